@@ -94,6 +94,11 @@ pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Whether the calling thread was cancelled, and is returning from our functions.
+pub(crate) fn is_cancelled() -> bool {
+    THREAD.get() == Thread::Cancelled
+}
+
 /// Sleeps for all threads of the library, see [`rxe_verbs::set_sleep`].
 fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> c_int {
     let timeout = timeout.map_or(ptr::null(), ptr::from_ref);

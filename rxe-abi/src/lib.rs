@@ -16,5 +16,6 @@ mod poll;
 mod rdma;
 mod refuse;
 mod rsocket;
+mod signals;
 mod verbs;
 mod wr;

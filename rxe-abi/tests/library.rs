@@ -147,6 +147,12 @@ fn threads_that_wait_may_be_cancelled() {
     program_on_ours("cancelled", &[]);
 }
 
+/// A thread that waits goes on waiting after a handler with SA_RESTART.
+#[test]
+fn signals_interrupt_waits_as_they_interrupt_reads() {
+    program_on_ours("signals", &[]);
+}
+
 /// The numbers that a kernel device gives; scripts/compat compares them with one.
 #[test]
 fn wrong_calls_give_the_numbers_of_a_kernel_device() {

@@ -6,6 +6,7 @@ use crate::{
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
     convert::ah_attr,
     object::Events,
+    signals::restarting,
     verbs::context::is_non_blocking,
 };
 use core::{
@@ -64,7 +65,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
         let event = match events.try_get_event() {
             Some(event) => event,
             None if is_non_blocking(events.as_fd()) => return Err(Errno(libc::EAGAIN)),
-            None => events.get_event(None)?,
+            None => restarting(|| Ok(events.get_event(None)?))?,
         };
         // Events of ids that were destroyed are dropped.
         if let Some(event) = to_c(event) {

@@ -20,6 +20,7 @@ use crate::{
     convert::{count, wc},
     object::{CompChannel, Context, Cq, Events, Users},
     poll,
+    signals::restarting,
 };
 use core::{
     ffi::{c_int, c_void},
@@ -99,7 +100,7 @@ fn take_or_wait(channel: &CompChannel) -> Result<Option<rxe_verbs::Cq>> {
     if non_blocking {
         channel.channel.try_get_event().map(Some).ok_or(Errno(libc::EAGAIN))
     } else {
-        Ok(Some(channel.channel.get_event()?))
+        restarting(|| Ok(Some(channel.channel.get_event()?)))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
         value as v,
     },
     object::{Context, Cq, Qp, Srq},
+    signals::restarting,
 };
 use core::ffi::c_int;
 use rxe_verbs::{AsyncEvent as Event, Qpn, work::AsyncEvent as Q};
@@ -29,7 +30,7 @@ fn next_event(context: &Context) -> Result<AsyncEvent> {
         let event = match context.context.try_get_async_event() {
             Some(event) => event,
             None if is_non_blocking(context.context.async_fd()) => return Err(Errno(libc::EAGAIN)),
-            None => context.context.get_async_event(None)?,
+            None => restarting(|| Ok(context.context.get_async_event(None)?))?,
         };
         // Events of objects that were destroyed are dropped, and so are events for which verbs has no number.
         if let Some(event) = to_c(context, event) {

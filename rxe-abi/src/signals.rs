@@ -1,0 +1,37 @@
+//! Calls that wait, and signals. In the distribution's libraries such a call is a `read(2)` or `write(2)`, which the kernel restarts
+//! after a handler with SA_RESTART (`signal(7)`). We sleep in `ppoll(2)`, which it never restarts, so we do it here.
+
+use crate::{
+    border::{Errno, Result},
+    cancel,
+};
+use core::{ffi::c_int, mem::MaybeUninit, ptr};
+
+/// The largest signal number of Linux.
+const LAST: c_int = 64;
+
+/// Calls `wait` again as long as handlers with SA_RESTART interrupt it.
+pub(crate) fn restarting<T>(mut wait: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match wait() {
+            Err(Errno(libc::EINTR)) if !cancel::is_cancelled() && handlers_restart() => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether all handlers have SA_RESTART. Which of them has run is not known.
+fn handlers_restart() -> bool {
+    // A thread's own instructions raise these, so they do not end a sleep. Handlers for them are often our own.
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    (1..=LAST).filter(|signal| !faults.contains(signal)).all(|signal| {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: a place for the action, for which all zeroes is valid (the default). It fails for signals that glibc keeps for itself.
+        let action = unsafe {
+            libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
+            action.assume_init()
+        };
+        matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+            || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
