@@ -289,7 +289,7 @@ impl CompChannel {
             let moved = stack.turns(reach, who, true);
             event = event.or_else(|| self.0.pop());
             if !moved.received {
-                again = moved.owes;
+                again = moved.owes || moved.missed;
                 break;
             }
             if event.is_some() && turn >= FEW_TURNS {

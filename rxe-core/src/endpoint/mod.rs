@@ -344,6 +344,11 @@ impl Endpoint {
                 assert_eq!([in_lanes, places(&self.shared.reads.line) + turn], wanted, "{:?}", qp.waits);
             }
             peer.window.check(nothing);
+            for (lane, lists) in peer.lanes() {
+                let waits = |qp: &QueuePair| qp.peer == Some(index) && qp.lane() == lane;
+                let strangers = lists.line.iter().filter(|qpn| !self.qps.get(*qpn).is_some_and(waits));
+                assert_eq!(strangers.collect::<Vec<_>>(), [], "in line for room, in lane {lane}");
+            }
         }
     }
 }

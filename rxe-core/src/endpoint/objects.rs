@@ -104,8 +104,8 @@ impl Endpoint {
         qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
         if next.state == QpState::Reset {
-            qp.path = None;
             self.shared.leave_peer(qp);
+            qp.path = None;
         } else if let Some(av) = next.av
             && (change.av.is_some() || change.dest_qpn.is_some())
             && !matches!(qp.common.config.qp_type, QpType::Ud | QpType::Gsi)
@@ -121,6 +121,9 @@ impl Endpoint {
                 qp.let_go(&mut self.shared.lend(qp.peer, now, memory));
                 self.shared.leave_peer(qp);
                 qp.peer = Some(self.shared.join_peer(key));
+                if qp.has_answer() {
+                    self.shared.make_owing(qp, now);
+                }
             }
         }
         self.shared.settle_failure(qp);

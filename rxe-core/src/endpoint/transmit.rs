@@ -308,11 +308,11 @@ impl Endpoint {
 
 /// Marks a queue pair that was just taken from `list` as not in that list. False if it was already marked so: its entry in the list was
 /// out of date.
-const fn leave(list: List, qp: &mut QueuePair) -> bool {
+fn leave(list: List, qp: &mut QueuePair) -> bool {
     match list {
         List::Answers => core::mem::replace(&mut qp.answering, false),
         List::Ready => core::mem::replace(&mut qp.ready, false),
-        List::Line => matches!(qp.waits.take(), Some(Wait::Room)),
+        List::Line => qp.waits.take_if(|wait| *wait == Wait::Room).is_some(),
     }
 }
 

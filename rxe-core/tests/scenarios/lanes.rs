@@ -4,7 +4,7 @@ use crate::bench::Bench;
 use rxe_core::{
     endpoint::{Arbitration, LANES, Lanes, NO_LANE},
     num::Qpn,
-    qp::{ModifyError, QpState, QpType},
+    qp::{ModifyError, QpChange, QpState, QpType},
     testing::{
         ConnectOptions, LinkConfig, PairConfig,
         connect::{RECV_CQ, SEND_CQ},
@@ -160,6 +160,24 @@ fn a_lane_that_nobody_answers_keeps_nobody_waiting() {
         8,
         "{done:?}"
     );
+}
+
+/// A queue pair that waits in the line of its lane leaves it when it is reset.
+#[test]
+fn a_reset_queue_pair_leaves_the_line_of_its_lane() {
+    let mut bench = bench("lanes-reset");
+    let qpns = [connect(&mut bench, 6)[0], connect(&mut bench, 6)[0]];
+    bench.pair.sides[0].link.set_rule(|_| Verdict::Drop);
+    for qpn in qpns {
+        write(&mut bench, qpn, 1, 1024 * 1024);
+        write(&mut bench, qpn, 1, 1024 * 1024);
+    }
+    bench.pair.run_for(Duration::from_millis(10));
+    bench.pair.sides[0].endpoint.check_admission();
+    for qpn in qpns {
+        bench.pair.modify(0, qpn, &QpChange { state: Some(QpState::Reset), ..QpChange::default() }).unwrap();
+        bench.pair.sides[0].endpoint.check_admission();
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::bench::Bench;
 use rxe_core::{
     qp::{ModifyError, QpChange, QpState, QpType},
     testing::{ConnectOptions, PairConfig},
-    work::{AsyncEvent, SendOp, WcStatus},
+    wire::Class,
+    work::{AddressVector, AsyncEvent, SendOp, WcStatus},
 };
 use std::time::Duration;
 
@@ -113,4 +114,26 @@ fn unreliable_services_drain() {
         bench.pair.run_until_idle();
         assert!(bench.events(0).is_empty(), "not asked for this time");
     }
+}
+
+/// An acknowledgement that waits for data to leave with is not forgotten if the peer gets another address meanwhile.
+#[test]
+fn an_owed_acknowledgement_follows_the_peer_to_its_new_address() {
+    let mut bench = Bench::new("sqd-address");
+    bench.recv(1, 5, 0, 100);
+    bench.send(0, 1, SendOp::Send, 0, 100);
+    let now = bench.pair.now;
+    while bench.pair.completions_waiting(1) == 0 {
+        assert!(bench.pair.step(now + Duration::from_secs(1)), "the message arrives");
+    }
+    assert!(bench.wire(1).is_empty(), "the acknowledgement waits");
+    let qpn = bench.qpn(1);
+    bench.pair.modify(1, qpn, &TO_SQD).expect("a transition");
+    let av = AddressVector { dst: "10.9.9.9".parse().unwrap(), ..bench.pair.path(1) };
+    bench
+        .pair
+        .modify(1, qpn, &QpChange { state: Some(QpState::Sqd), av: Some(av), ..NOTHING })
+        .expect("drained");
+    bench.pair.run_for(Duration::from_millis(1));
+    assert_eq!(bench.wire_of(1, Class::Acknowledge).len(), 1);
 }

@@ -127,7 +127,7 @@ impl Engine<'_> {
     /// Ticks while the application looks for packets by itself. Returns when it does not, or when it leaves packets unread.
     fn tick(&mut self) {
         let shard = self.shard;
-        loop {
+        while !shard.stop.load(Ordering::Acquire) {
             shard.mode.store(mode::TICKING, Ordering::SeqCst);
             self.begin_period();
             // Either the thread that is about to sleep sees the mode, or this thread sees `given_up`.

@@ -314,7 +314,11 @@ impl Stack {
             self.lookout.is_there.store(true, Ordering::SeqCst);
             *present = Arc::downgrade(descriptor);
         } else {
+            // Its sockets cannot be watched: too many sets, or too deep. That would fail at each call.
             descriptor.unwatch();
+            *present = Weak::new();
+            self.lookout.is_there.store(false, Ordering::SeqCst);
+            self.lookout.refused.store(true, Ordering::Relaxed);
         }
     }
 

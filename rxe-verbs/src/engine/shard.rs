@@ -239,7 +239,8 @@ impl Shard {
         if polls {
             self.count_poll();
         }
-        self.try_turn(who).inspect(|turn| self.warn(*turn)).unwrap_or_default()
+        let turn = self.try_turn(who).inspect(|turn| self.warn(*turn));
+        turn.unwrap_or(Turn { missed: true, ..Turn::default() })
     }
 
     /// Tells the background thread that the application polls. It is only a hint, so lost updates do not matter.

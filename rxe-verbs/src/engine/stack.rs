@@ -387,6 +387,7 @@ impl Stack {
             all.busy |= turn.busy;
             all.received |= turn.received;
             all.owes |= turn.owes;
+            all.missed |= turn.missed;
         });
         all
     }

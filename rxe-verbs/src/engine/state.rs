@@ -111,6 +111,8 @@ pub(crate) struct Turn {
     pub(crate) received: bool,
     /// Acknowledgements wait for the answers of a program that has events to take.
     pub(crate) owes: bool,
+    /// There was no turn, because another thread had the lock. Nothing is known of the sockets.
+    pub(crate) missed: bool,
 }
 
 impl State {

@@ -2,6 +2,7 @@ use super::*;
 use crate::{
     ContextOptions, QpInit,
     net::{InprocNet, Link, Transmit},
+    wait_readable,
 };
 use rxe_core::{
     endpoint::Streams,
@@ -9,6 +10,7 @@ use rxe_core::{
     qp::{QpCaps, QpChange, QpState},
     work::{CqId, PdId, SendOp, SendWr, SrqId, UdDest},
 };
+use std::{os::fd::AsFd, sync::Barrier};
 
 #[test]
 fn the_send_window_follows_the_own_buffer() {
@@ -162,4 +164,32 @@ fn after_a_turn_no_messages_wait() {
         turn();
         assert!(!stack.holds(ShardSet::ALL));
     }
+}
+
+/// A program may wait for edges. So its call must leave the descriptor readable if it could not look at the sockets.
+#[test]
+fn a_call_that_cannot_look_is_made_again() {
+    let context = ContextOptions::new().open_inproc(&InprocNet::new(), &[[10, 0, 0, 1].into()]).unwrap();
+    let channel = context.create_comp_channel().unwrap();
+    let asks = || assert!(channel.try_get_event().is_none());
+    (0..100).for_each(|_| asks());
+    let readable = || wait_readable(channel.as_fd(), Some(Duration::ZERO)).unwrap();
+    assert!(context.0.stack.lookout.is_there() && !readable());
+    let (locked, free) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let hold = |_: &mut _| {
+                locked.wait();
+                free.wait();
+            };
+            context.0.stack.shards().for_each(|shard| shard.look(hold).unwrap());
+        });
+        locked.wait();
+        asks();
+        let is_told = readable();
+        free.wait();
+        assert!(is_told, "it could not look");
+    });
+    asks();
+    assert!(!readable(), "it has looked");
 }

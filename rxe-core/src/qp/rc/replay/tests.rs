@@ -124,6 +124,15 @@ fn an_acknowledgement_stops_before_the_next_read() {
     assert_eq!(table.acknowledgeable(Psn::new(25), Psn::new(26)).value(), 25);
 }
 
+/// The longest READ takes half of all PSNs, so its first one looks as if it came later than a PSN behind its end.
+#[test]
+fn an_acknowledgement_behind_the_longest_read_names_the_past() {
+    let psns = 1 << 23;
+    let table = table(&[read(10, 0, psns * MTU)]);
+    let expected = Psn::new(10).plus(psns + 5);
+    assert_eq!(table.acknowledgeable(expected.minus(2), expected), expected.minus(1));
+}
+
 #[test]
 fn old_entries_expire_before_their_psns_return() {
     let mut table = table(&[read(10, 0, 600), atomic(15, 0)]);
