@@ -4,25 +4,60 @@ use core::{cmp::Ordering, fmt};
 
 const MASK24: u32 = 0x00ff_ffff;
 
-/// A packet sequence number: 24 bits, modular (IBTA vol. 1, 9.7.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Psn(u32);
+/// A number of 24 bits, and how it is shown.
+macro_rules! number24 {
+    ($(#[$about:meta])* $name:ident, $shown:literal) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// Takes the low 24 bits of `value`.
+            #[must_use]
+            pub const fn new(value: u32) -> Self {
+                Self(value & MASK24)
+            }
+
+            /// The number, 0 to 2^24 - 1.
+            #[must_use]
+            pub const fn value(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $shown, self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $shown, self.0)
+            }
+        }
+    };
+}
+
+number24! {
+    /// A packet sequence number: 24 bits, modular (IBTA vol. 1, 9.7.1).
+    Psn, "{:06x}"
+}
+
+number24! {
+    /// A message sequence number: 24 bits. It counts the messages that a responder has completed (IBTA vol. 1, 9.7.7.1).
+    Msn, "{}"
+}
+
+number24! {
+    /// A queue pair number: 24 bits. On rxe's hosts the top byte is the slot (the process), and the rest an index in it.
+    #[derive(PartialOrd, Ord)]
+    Qpn, "{:#08x}"
+}
 
 impl Psn {
     /// Half of the number space. A PSN that is ahead by this much counts as behind.
     pub const HALF: u32 = 1 << 23;
-
-    /// Takes the low 24 bits of `value`.
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK24)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
 
     /// The PSN `count` packets later.
     #[must_use]
@@ -73,35 +108,7 @@ impl Psn {
     }
 }
 
-impl fmt::Debug for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:06x}", self.0)
-    }
-}
-
-impl fmt::Display for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:06x}", self.0)
-    }
-}
-
-/// A message sequence number: 24 bits. It counts the messages that a responder has completed (IBTA vol. 1, 9.7.7.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Msn(u32);
-
 impl Msn {
-    /// Takes the low 24 bits of `value`.
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK24)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-
     /// The number after this one.
     #[must_use]
     pub const fn next(self) -> Self {
@@ -115,32 +122,16 @@ impl Msn {
     }
 }
 
-/// A queue pair number: 24 bits. On rxe's hosts the top byte is the slot (the process), and the rest an index in it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct Qpn(u32);
-
 impl Qpn {
     /// Queue pair 1, the general services interface (connection management).
     pub const GSI: Self = Self(1);
     /// The destination of multicast datagrams (IBTA vol. 1, 10.5).
     pub const MULTICAST: Self = Self(MASK24);
 
-    /// Takes the low 24 bits of `value`.
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK24)
-    }
-
     /// The QPN of queue pair `index` in the process that holds `slot`.
     #[must_use]
     pub const fn from_parts(slot: u8, index: u16) -> Self {
         Self((slot as u32) << 16 | index as u32)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
     }
 
     /// The top byte: which process of the destination host.
@@ -153,18 +144,6 @@ impl Qpn {
     #[must_use]
     pub const fn index(self) -> u16 {
         self.0 as u16
-    }
-}
-
-impl fmt::Debug for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#08x}", self.0)
-    }
-}
-
-impl fmt::Display for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#08x}", self.0)
     }
 }
 

@@ -289,9 +289,12 @@ impl QueuePair {
         responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send)
     }
 
-    /// Whether every request was sent, so that there is none to plan. Always false for unreliable services.
+    /// Whether every request was sent, so that there is none to plan.
     pub(crate) fn has_sent_all(&self) -> bool {
-        matches!(&self.machine, Machine::Rc { requester, .. } if requester.has_sent_all(&self.sq))
+        match &self.machine {
+            Machine::Rc { requester, .. } => requester.has_sent_all(&self.sq),
+            _ => self.sq.ring.is_empty(),
+        }
     }
 
     /// Whether there is an answer that must not wait for other packets.
