@@ -375,7 +375,7 @@ impl Shared {
 
     /// Puts a queue pair among those that may have requests to send, unless it waits in a line.
     fn make_ready(&mut self, qp: &mut QueuePair) {
-        if qp.holding.take_turned() && qp.waits.is_some() {
+        if core::mem::take(&mut qp.holding.turned) && qp.waits.is_some() {
             self.unwait(qp);
         }
         if qp.ready || qp.waits.is_some() {

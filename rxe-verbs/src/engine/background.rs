@@ -80,13 +80,6 @@ struct Engine<'a> {
     absence: Absence,
 }
 
-/// What ended a sleep.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Woken {
-    ByPackets,
-    Otherwise,
-}
-
 impl Engine<'_> {
     fn run(&mut self) {
         while !self.shard.stop.load(Ordering::Acquire) {
@@ -237,13 +230,13 @@ impl Engine<'_> {
             }
         }
         let timeout = announce(shard, mode::LISTENING, Who::Idle);
-        let mut woken = Woken::Otherwise;
+        let mut by_packets = false;
         if !shard.stop.load(Ordering::Acquire) && shard.waiters.load(Ordering::SeqCst) == 0 {
-            woken = sleep(shard, self.network, true, timeout);
+            by_packets = sleep(shard, self.network, true, timeout);
         }
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
         let is_lookout = shard.is_lookout();
-        if woken == Woken::ByPackets && !is_absent && (self.is_polled() || is_lookout && self.trusted) {
+        if by_packets && !is_absent && (self.is_polled() || is_lookout && self.trusted) {
             // The packets are for the application, which polls, or which they have woken as well.
             if self.poller_sleeps() {
                 self.begin_period();
@@ -272,8 +265,8 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
 }
 
 /// Sleeps until woken, for `timeout` at most. A change of the system's network also ends the sleep, and the contexts are told
-/// of it.
-fn sleep(shard: &Shard, network: &Network, for_packets: bool, timeout: Option<Duration>) -> Woken {
+/// of it. Returns whether packets are there.
+fn sleep(shard: &Shard, network: &Network, for_packets: bool, timeout: Option<Duration>) -> bool {
     let fds = [shard.wake.as_fd(), network.as_fd(), shard.alarm.as_fd(), shard.arrivals()];
     // Signals are blocked, so nothing interrupts.
     let ready = poll::wait(if for_packets { &fds } else { &fds[..3] }, timeout).unwrap_or(0);
@@ -286,5 +279,5 @@ fn sleep(shard: &Shard, network: &Network, for_packets: bool, timeout: Option<Du
     if ready & 4 != 0 {
         shard.alarm.clear();
     }
-    if ready & 8 != 0 { Woken::ByPackets } else { Woken::Otherwise }
+    ready & 8 != 0
 }

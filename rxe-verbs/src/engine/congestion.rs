@@ -28,17 +28,9 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// What `RXE_CONGESTION` says: `window`, or `dcqcn@10gbit` and `timely@10gbit` with the papers' parameters and the rate of the
-    /// link, at which queue pairs start; [`Self::Window`] if it is not set or empty.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for another value.
-    pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = crate::variable("RXE_CONGESTION").unwrap_or_default();
-        Self::parse(&text.to_string_lossy())
-    }
-
-    fn parse(text: &str) -> Result<Self, ConfigError> {
+    /// The value of `RXE_CONGESTION`: `window`, or `dcqcn@10gbit` and `timely@10gbit` with the papers' parameters and the rate of the
+    /// link, at which queue pairs start.
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
         const ALLOWED: &str = "window, dcqcn@RATE, timely@RATE (the link's, as 10gbit)";
         let wrong = || ConfigError::new("RXE_CONGESTION", text, ALLOWED);
         match text.split_once('@') {

@@ -15,16 +15,8 @@ pub enum Messages {
 }
 
 impl Messages {
-    /// What `RXE_MESSAGES` says: `parts` or `whole`; [`Self::Parts`] if it is not set or empty.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for another value.
-    pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = crate::variable("RXE_MESSAGES").unwrap_or_default();
-        Self::parse(&text.to_string_lossy())
-    }
-
-    fn parse(text: &str) -> Result<Self, ConfigError> {
+    /// The value of `RXE_MESSAGES`.
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
         match text {
             "" | "parts" => Ok(Self::Parts),
             "whole" => Ok(Self::Whole),

@@ -17,16 +17,8 @@ pub enum Polling {
 }
 
 impl Polling {
-    /// What `RXE_POLL` says: `busy`, `adaptive` or `sleep`; [`Self::Adaptive`] if it is not set or empty.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for another value.
-    pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = crate::variable("RXE_POLL").unwrap_or_default();
-        Self::parse(&text.to_string_lossy())
-    }
-
-    fn parse(text: &str) -> Result<Self, ConfigError> {
+    /// The value of `RXE_POLL`.
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
         match text {
             "busy" => Ok(Self::Busy),
             "" | "adaptive" => Ok(Self::Adaptive),

@@ -245,13 +245,23 @@ impl StackConfig {
     /// What the caller has not decided is as the environment says.
     fn with_environment(self) -> Result<Self, ConfigError> {
         Ok(Self {
-            polling: Some(self.polling.map_or_else(Polling::from_environment, Ok)?),
-            messages: Some(self.messages.map_or_else(Messages::from_environment, Ok)?),
-            congestion: Some(self.congestion.map_or_else(Congestion::from_environment, Ok)?),
-            threads: Some(self.threads.map_or_else(Threads::from_environment, Ok)?),
+            polling: decided(self.polling, "RXE_POLL", Polling::parse)?,
+            messages: decided(self.messages, "RXE_MESSAGES", Messages::parse)?,
+            congestion: decided(self.congestion, "RXE_CONGESTION", Congestion::parse)?,
+            threads: decided(self.threads, "RXE_THREADS", Threads::parse)?,
             ..self
         })
     }
+}
+
+/// What the caller has decided, else the variable's value. A variable that is not set counts as empty.
+fn decided<T>(
+    own: Option<T>,
+    name: &str,
+    parse: fn(&str) -> Result<T, ConfigError>,
+) -> Result<Option<T>, ConfigError> {
+    let value = || parse(&variable(name).unwrap_or_default().to_string_lossy());
+    own.map_or_else(value, Ok).map(Some)
 }
 
 fn link_kind(config: &StackConfig) -> Result<LinkKind, ConfigError> {

@@ -240,7 +240,7 @@ impl Shard {
             self.count_poll();
         }
         let turn = self.try_turn(who).inspect(|turn| self.warn(*turn));
-        turn.unwrap_or(Turn { missed: true, ..Turn::default() })
+        turn.unwrap_or_else(|| Turn { missed: true, ..Turn::default() })
     }
 
     /// Tells the background thread that the application polls. It is only a hint, so lost updates do not matter.

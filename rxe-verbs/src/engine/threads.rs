@@ -25,16 +25,8 @@ impl Threads {
         self.0
     }
 
-    /// What `RXE_THREADS` says, 1 to 16; one if it is not set or empty.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for another value.
-    pub(super) fn from_environment() -> Result<Self, ConfigError> {
-        let text = crate::variable("RXE_THREADS").unwrap_or_default();
-        Self::parse(&text.to_string_lossy())
-    }
-
-    fn parse(text: &str) -> Result<Self, ConfigError> {
+    /// The value of `RXE_THREADS`.
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
         match text.parse() {
             _ if text.is_empty() => Ok(Self::USUAL),
             Ok(count @ 1..=MOST) => Ok(Self(count)),

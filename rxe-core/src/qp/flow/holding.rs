@@ -141,11 +141,6 @@ impl Holding {
         self.marks.clear();
     }
 
-    /// Whether the next packet has changed since this was last called.
-    pub(crate) const fn take_turned(&mut self) -> bool {
-        core::mem::replace(&mut self.turned, false)
-    }
-
     /// `bytes` of READ responses were asked for.
     pub(crate) const fn asked(&mut self, reads: &mut ReadBudget, now: Instant, bytes: u32) {
         if self.responses == 0 {
