@@ -122,6 +122,17 @@ fn dcqcn_keeps_queues_short() {
     assert!(dcqcn.queues[0].mean * 4.0 < none.queues[0].mean, "{:?} {:?}", dcqcn.queues, none.queues);
 }
 
+/// If a single packet makes the difference, a pause may end and begin again at the same moment.
+#[test]
+fn pauses_without_hysteresis_lose_nothing() {
+    // A link holds 12.5 KB each way, for which there is room above the 10 KB.
+    let text = "[switch]\nport_buffer = \"50KB\"\npfc = { xoff = \"10KB\", hysteresis = \"0B\" }\n[[traffic]]\nkind = \"flows\"\nfrom = [\"h0\", \"h1\"]\nto = \"h2\"\nsize = \"2MB\"";
+    let report = play(&star(3, text));
+    let counts = report.counts;
+    assert!(counts.pauses > 100, "{counts:?}");
+    assert_eq!((counts.dropped, counts.retransmitted, report.all.delivered), (0, 0, 2), "{counts:?}");
+}
+
 #[test]
 fn errors_name_line_and_key() {
     let wrong = Scenario::read(

@@ -46,6 +46,8 @@ struct Port {
     /// Whether there is an event for the end of the present packet.
     scheduled: bool,
     paused: bool,
+    /// The pause frames that are under way to it, in the order in which they were sent: whether they begin a pause or end it.
+    told: VecDeque<bool>,
     /// The start of the present pause, and the total time of earlier pauses.
     paused_at: u64,
     paused_for: u64,
@@ -276,16 +278,7 @@ impl World {
                 self.ports[wire].scheduled = false;
                 self.send(wire);
             }
-            Event::Pause(wire) => {
-                let port = &mut self.ports[wire];
-                (port.paused, port.paused_at) = (true, self.now);
-            }
-            Event::Resume(wire) => {
-                let port = &mut self.ports[wire];
-                port.paused = false;
-                port.paused_for += self.now - port.paused_at;
-                self.send(wire);
-            }
+            Event::Pause(wire) => self.pause(wire),
             Event::Wake(host) => self.wake(host),
             Event::Start(flow) => {
                 if let Some(next) = self.flows.get(flow + 1) {
