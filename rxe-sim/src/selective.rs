@@ -34,10 +34,10 @@ pub struct Sender {
     suspect: usize,
     /// Copies that were examined already.
     looked: usize,
-    /// When a packet is sent again without a negative acknowledgement.
-    pub deadline: u64,
-    /// Whether there is an event for the deadline.
-    pub armed: bool,
+    /// The time of the last answer or timeout, or if it is later, when the first packet under way was sent.
+    pub since: u64,
+    /// The time of the event for the timeout, if there is one.
+    pub armed: Option<u64>,
 }
 
 impl Sender {
@@ -100,10 +100,10 @@ impl Sender {
         None
     }
 
-    /// The present timeout.
+    /// When a packet is sent again without a negative acknowledgement. It depends on how many are under way now.
     #[must_use]
-    pub fn timeout(&self, short: u64, long: u64) -> u64 {
-        if self.copies.len() <= FEW { short } else { long }
+    pub fn deadline(&self, short: u64, long: u64) -> u64 {
+        self.since.saturating_add(if self.copies.len() <= FEW { short } else { long })
     }
 }
 
@@ -203,11 +203,11 @@ mod tests {
     fn silence_sends_the_first_one_again() {
         let mut sender = Sender::default();
         (0..4).for_each(|at| sender.sent(&packet(at)));
-        assert_eq!(sender.timeout(1, 2), 2);
+        assert_eq!(sender.deadline(1, 2), 2);
         sender.timed_out();
         assert_eq!(sender.next_lost().map(|packet| packet.psn()), Some(0));
         assert!(sender.next_lost().is_none());
         sender.acknowledged_before(1);
-        assert_eq!(sender.timeout(1, 2), 1);
+        assert_eq!(sender.deadline(1, 2), 1);
     }
 }

@@ -68,6 +68,15 @@ fn selective_repeat_sends_each_loss_again_once() {
     assert!(lost > 100 && again >= lost && again <= lost + lost / 10, "{again} sent again, {lost} lost");
 }
 
+/// The short timeout is for at most three packets under way. While there are more, silence may be longer.
+#[test]
+fn the_short_timeout_is_for_few_packets() {
+    // The first acknowledgement comes after 240 us.
+    let text = "[adapter]\nwindow = \"100KB\"\nrecovery = \"selective\"\ntimeout = \"320us\"\nshort_timeout = \"100us\"\n[[traffic]]\nkind = \"flows\"\nfrom = [\"h0\"]\nto = \"h1\"\nsize = \"100KB\"";
+    let counts = play(&star(2, text).replace("10us", "60us")).counts;
+    assert_eq!((counts.timeouts, counts.retransmitted), (0, 0), "{counts:?}");
+}
+
 /// The record has each flow's rate by its congestion control: the link's without any, and nothing before and after the flow.
 #[test]
 fn rates_are_recorded() {
