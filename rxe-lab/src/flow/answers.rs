@@ -109,6 +109,10 @@ impl Answers {
         if head.info.class != Class::Acknowledge {
             return;
         }
+        // What was asked for before the capture began is not counted here.
+        if self.msn.is_none() && requests.first.is_none_or(|first| head.bth.psn.is_before(first)) {
+            return;
+        }
         let (found, count) = (head.ext.aeth.msn.value(), requests.completed);
         if let Some((msn, at)) = self.msn
             && requests.missing == 0

@@ -71,6 +71,8 @@ pub(super) struct Outcome {
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
+    /// The first PSN in the capture.
+    pub(super) first: Option<Psn>,
     /// The PSN after the highest that was sent.
     pub(super) next: Option<Psn>,
     /// After a READ with an unknown MTU the next PSN may be higher by this.
@@ -123,6 +125,7 @@ impl Requests {
     pub(super) fn take(&mut self, head: &Head, time: u64, place: Place) -> Outcome {
         let psn = head.bth.psn;
         let mut outcome = Outcome::default();
+        self.first.get_or_insert(psn);
         self.learn_mtu(head);
         let ahead = self.next.map_or(0, |next| psn.distance(next));
         if ahead < 0 {

@@ -57,7 +57,12 @@ impl Fed {
     }
 
     fn ack(&mut self, from: usize, qp: u32, psn: u32) {
-        let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(0) };
+        self.ack_of(from, qp, psn, 0);
+    }
+
+    /// An acknowledgement that says how many messages are complete.
+    fn ack_of(&mut self, from: usize, qp: u32, psn: u32, messages: u32) {
+        let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(messages) };
         self.packet(
             from,
             &Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(qp), Psn::new(psn)),
@@ -155,4 +160,26 @@ fn answers_to_nobody() {
             fed.ack(1, 1_000_000, 9_000_000);
         }
     });
+}
+
+/// A capture that begins in running traffic also has acknowledgements of messages that are not in it. In a second pass it is
+/// known from the beginning whose they are.
+#[test]
+fn acknowledgements_of_what_was_before_the_capture() {
+    let mut first = Analyzer::new();
+    for _ in 0..2 {
+        let mut fed = Fed { analyzer: Analyzer::again(&first), ..Fed::default() };
+        fed.write(0, 7, 10);
+        for (psn, messages) in [(7, 1), (8, 2), (10, 4)] {
+            fed.ack_of(1, 8, psn, messages);
+        }
+        let summary = fed.analyzer.finish();
+        assert_eq!(summary.connections.len(), 1);
+        assert_eq!(summary.connections[0].directions[0].msn_mismatches, 0);
+        fed.write(0, 7, 11);
+        fed.ack_of(1, 8, 11, 6);
+        let summary = fed.analyzer.finish();
+        assert_eq!(summary.connections[0].directions[0].msn_mismatches, 1, "the next one is compared");
+        first = fed.analyzer;
+    }
 }
