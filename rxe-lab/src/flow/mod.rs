@@ -229,6 +229,9 @@ impl Analyzer {
             remark.marks = (remark.marks - Marks::BAD_ICRC) | Marks::REWRITTEN;
         } else if packet.icrc.is_wrong() {
             // The receiver drops it, so it has no effect.
+            if head.info.is_request() {
+                stream.requests.corrupted(head.bth.psn);
+            }
             remark.why = Some("its receiver drops it".to_owned());
             return;
         }

@@ -17,6 +17,8 @@ const MOST_OPEN: usize = 1 << 16;
 const MOST_ROUNDS: usize = 64;
 /// Most ranges of missing packets that are remembered.
 const MOST_HOLES: usize = 256;
+/// Most corrupted packets that are remembered.
+const MOST_CORRUPTED: usize = 64;
 /// The smallest path MTU. If the MTU is unknown, a READ has at most as many response packets as with this one.
 const LEAST_MTU: u32 = 256;
 
@@ -84,6 +86,8 @@ pub(super) struct Requests {
     /// Unanswered packets, in the order of their PSNs.
     sent: VecDeque<(Psn, Place)>,
     holes: VecDeque<(Psn, u32)>,
+    /// PSNs from `next` on of packets whose ICRC is wrong.
+    corrupted: Vec<Psn>,
     message: Option<Operation>,
     /// Number and bytes of operations, by kind.
     pub(super) asked: BTreeMap<&'static str, (u64, u64)>,
@@ -132,25 +136,51 @@ impl Requests {
             self.again(head, time, place, &mut outcome);
         } else {
             if ahead > 0 && ahead as u32 > self.flexible {
-                let (next, count) = (self.next.unwrap_or(psn), ahead as u32);
-                self.missing += u64::from(count);
-                if self.holes.len() == MOST_HOLES {
-                    self.holes.pop_front();
-                }
-                self.holes.push_back((next, count));
-                // A message with missing packets is counted when its last packet is seen.
-                outcome.marks |= Marks::GAP;
-                let last = psn.minus(1);
-                outcome.why = Some(if count == 1 {
-                    format!("the packet before it (psn {next}) is not in the capture")
-                } else {
-                    format!("{count} packets before it (psn {next} to {last}) are not in the capture")
-                });
+                self.gap(psn, ahead as u32, &mut outcome);
             }
+            self.corrupted.retain(|corrupted| corrupted.is_after(psn));
             self.forward(head, time, place);
         }
         self.last_time = time;
         outcome
+    }
+
+    /// A packet whose ICRC is wrong. Its receiver drops it, but it is in the capture.
+    pub(super) fn corrupted(&mut self, psn: Psn) {
+        let is_new = self.next.is_none_or(|next| !psn.is_before(next)) && !self.corrupted.contains(&psn);
+        if is_new {
+            if self.corrupted.len() == MOST_CORRUPTED {
+                self.corrupted.remove(0);
+            }
+            self.corrupted.push(psn);
+        }
+    }
+
+    /// The `count` packets before `psn` were not taken.
+    fn gap(&mut self, psn: Psn, count: u32, outcome: &mut Outcome) {
+        let (next, last) = (psn.minus(count), psn.minus(1));
+        let is_of_them = |one: &&Psn| !one.is_before(next) && one.is_before(psn);
+        let corrupted = self.corrupted.iter().filter(is_of_them).count() as u32;
+        let them = if count == 1 {
+            format!("the packet before it (psn {next})")
+        } else {
+            format!("{count} packets before it (psn {next} to {last})")
+        };
+        if corrupted == count {
+            let verb = if count == 1 { "was" } else { "were" };
+            outcome.why = Some(format!("{them} {verb} corrupted"));
+            return;
+        }
+        self.missing += u64::from(count - corrupted);
+        if self.holes.len() == MOST_HOLES {
+            self.holes.pop_front();
+        }
+        self.holes.push_back((next, count));
+        // A message with missing packets is counted when its last packet is seen.
+        outcome.marks |= Marks::GAP;
+        let verb = if count == 1 { "is" } else { "are" };
+        let others = if corrupted > 0 { format!(", or were corrupted ({corrupted})") } else { String::new() };
+        outcome.why = Some(format!("{them} {verb} not in the capture{others}"));
     }
 
     /// A packet that was not sent before.

@@ -27,11 +27,18 @@ struct Fed {
 
 impl Fed {
     /// Gives it a packet of the end `from`.
-    fn packet(&mut self, from: usize, bth: &Bth, ext: &Ext) {
+    fn packet(&mut self, from: usize, bth: &Bth, ext: &Ext) -> Remark {
+        self.changed(from, bth, ext, 0)
+    }
+
+    /// The same, with some bits of the packet's last byte before the ICRC changed on the way.
+    fn changed(&mut self, from: usize, bth: &Bth, ext: &Ext, bits: u8) -> Remark {
         let (src, dst) = (ENDS[from], ENDS[1 - from]);
         let mut packet = vec![0; wire::wire_len(bth.opcode, 0)];
         wire::emit(bth, ext, 0, &mut packet).unwrap();
         icrc::seal(&icrc::Route::v2(src, dst, 49_152), 0, &mut packet);
+        let last = packet.len() - 5;
+        packet[last] ^= bits;
         let udp_len = (packet.len() + icrc::UDP_LEN) as u16;
         let words = [49_152, icrc::ROCE_PORT, udp_len, 0];
         let udp = words.iter().flat_map(|word: &u16| word.to_be_bytes());
@@ -46,14 +53,15 @@ impl Fed {
         let (link, time) = (LinkType::RawIp, self.count * 1_000);
         let record = Record { time, link, interface: 0, direction: 0, wire_len: frame.len(), data: &frame };
         let Ok(Found::One(packet)) = Found::new(self.count, &record) else { panic!("no packet") };
-        assert!(packet.icrc.is_right());
-        self.analyzer.packet(&packet);
+        assert_eq!(packet.icrc.is_right(), bits == 0);
+        let remark = self.analyzer.packet(&packet);
         self.analyzer.hindsight();
+        remark
     }
 
     /// An empty WRITE to this queue pair.
-    fn write(&mut self, from: usize, qp: u32, psn: u32) {
-        self.packet(from, &Bth::new(WRITE_ONLY, Qpn::new(qp), Psn::new(psn)), &Ext::default());
+    fn write(&mut self, from: usize, qp: u32, psn: u32) -> Remark {
+        self.packet(from, &Bth::new(WRITE_ONLY, Qpn::new(qp), Psn::new(psn)), &Ext::default())
     }
 
     fn ack(&mut self, from: usize, qp: u32, psn: u32) {
@@ -182,4 +190,36 @@ fn acknowledgements_of_what_was_before_the_capture() {
         assert_eq!(summary.connections[0].directions[0].msn_mismatches, 1, "the next one is compared");
         first = fed.analyzer;
     }
+}
+
+/// A packet that was corrupted is in the capture. It is no gap, and sent again it is no late one.
+#[test]
+fn a_corrupted_packet_is_in_the_capture() {
+    let mut fed = Fed::default();
+    let mut bits = 0;
+    let mut write = |fed: &mut Fed, psn, is_good: bool| {
+        bits += 1;
+        let bth = Bth::new(WRITE_ONLY, Qpn::new(7), Psn::new(psn));
+        fed.changed(0, &bth, &Ext::default(), if is_good { 0 } else { bits })
+    };
+    write(&mut fed, 0, true);
+    assert_eq!(write(&mut fed, 1, false).marks, Marks::BAD_ICRC);
+    let next = write(&mut fed, 2, true);
+    assert_eq!(next.marks, Marks::empty());
+    assert!(next.why.is_some_and(|why| why.contains("was corrupted")));
+    assert_eq!(write(&mut fed, 1, true).marks, Marks::RETRANSMITTED);
+    // Of these three one is really not there.
+    write(&mut fed, 3, false);
+    write(&mut fed, 5, false);
+    let next = write(&mut fed, 6, true);
+    assert_eq!(next.marks, Marks::GAP);
+    let why = next.why.unwrap_or_default();
+    assert!(
+        why.starts_with("3 packets") && why.ends_with("not in the capture, or were corrupted (2)"),
+        "{why}"
+    );
+    let summary = fed.analyzer.finish();
+    let direction = &summary.connections[0].directions[0];
+    assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 0, 1));
+    assert_eq!(direction.bad_icrc, 3);
 }
