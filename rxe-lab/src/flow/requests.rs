@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most unanswered requests and packets of one queue pair that are kept.
 const MOST_OPEN: usize = 1 << 16;
+/// Most acknowledged packets of one queue pair that are kept.
+const MOST_PAST: usize = 1 << 10;
 /// Most rounds of retransmission that are listed.
 const MOST_ROUNDS: usize = 64;
 /// Most ranges of missing packets that are remembered.
@@ -47,6 +49,32 @@ pub(super) enum Cause {
     Rnr(Psn),
     /// A READ response, or another one, was missing.
     MissingAnswer(Psn),
+}
+
+impl Cause {
+    /// For this cause packets are sent again from here on, or from an earlier packet on.
+    const fn psn(&self) -> Psn {
+        match self {
+            Self::Nak(psn) | Self::Rnr(psn) | Self::MissingAnswer(psn) => *psn,
+        }
+    }
+
+    /// Whether it is no cause any more, as everything before `end` is acknowledged. Responses behind a missing one acknowledge
+    /// it, too, before the requester asks for it again. So a missing one is forgotten much later.
+    fn is_over(&self, end: Psn) -> bool {
+        match self {
+            Self::Nak(psn) | Self::Rnr(psn) => psn.is_before(end),
+            Self::MissingAnswer(psn) => psn.plus(MOST_OPEN as u32).is_before(end),
+        }
+    }
+}
+
+/// A packet, when it was sent last.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    psn: Psn,
+    place: Place,
+    time: u64,
 }
 
 /// One round of retransmission.
@@ -84,7 +112,9 @@ pub(super) struct Requests {
     /// Unanswered operations, in the order of their last PSNs.
     pub(super) open: VecDeque<Operation>,
     /// Unanswered packets, in the order of their PSNs.
-    sent: VecDeque<(Psn, Place)>,
+    sent: VecDeque<Sent>,
+    /// The latest acknowledged packets, in the order of their PSNs.
+    past: VecDeque<Sent>,
     holes: VecDeque<(Psn, u32)>,
     /// PSNs from `next` on of packets whose ICRC is wrong.
     corrupted: Vec<Psn>,
@@ -109,13 +139,15 @@ pub(super) struct Requests {
     pub(super) answered: Option<(Psn, Place)>,
     /// The latest READ responses, in case that they are requested again.
     responses: Latest<Place>,
+    /// The times of the last request and of the last answer.
     last_time: u64,
+    last_answer: u64,
 }
 
 impl Requests {
     /// Whether an answer to this PSN may belong to these requests.
     pub(super) fn awaits(&self, psn: Psn) -> bool {
-        let first = self.sent.front().map(|(psn, _)| *psn);
+        let first = self.sent.front().map(|sent| sent.psn);
         let (Some(first), Some(next)) = (first, self.next) else { return false };
         let end = next.plus(self.flexible);
         !psn.is_before(first) && psn.is_before(end)
@@ -205,8 +237,8 @@ impl Requests {
             if self.sent.len() == MOST_OPEN {
                 self.sent.pop_front();
             }
-            order::forget_far(&mut self.sent, psn, |(sent, _)| *sent);
-            self.sent.push_back((psn, place));
+            order::forget_far(&mut self.sent, psn, |sent| sent.psn);
+            self.sent.push_back(Sent { psn, place, time });
         }
         let bytes = match head.info.class {
             Class::ReadRequest => u64::from(length),
@@ -241,6 +273,10 @@ impl Requests {
     /// A packet whose PSN is not new.
     fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
         let psn = head.bth.psn;
+        if self.cause.as_ref().is_some_and(|cause| psn.is_after(cause.psn())) {
+            // The requester begins behind it, so it has another reason.
+            self.cause = None;
+        }
         if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
             self.late += 1;
             outcome.marks |= Marks::LATE;
@@ -264,6 +300,7 @@ impl Requests {
                 round.packets += 1;
                 outcome.why = Some(round.why.clone());
             }
+            self.sent_again(psn, place, time);
             return;
         }
         let why = self.reason(psn, time, outcome);
@@ -272,22 +309,30 @@ impl Requests {
             self.rounds.push(Round { time_ns: time, psn: psn.value(), packets: 1, why: why.clone() });
         }
         outcome.why = Some(why);
-        // From here on, the packets of this round are those that may be lost next.
-        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
-        if let Some((_, sent)) = self.sent.get_mut(at).filter(|(sent, _)| *sent == psn) {
-            *sent = place;
+        self.sent_again(psn, place, time);
+    }
+
+    /// From here on, this is the packet that may be lost next.
+    fn sent_again(&mut self, psn: Psn, place: Place, time: u64) {
+        for list in [&mut self.sent, &mut self.past] {
+            let at = order::position(list, psn, |sent| sent.psn);
+            if let Some(sent) = list.get_mut(at).filter(|sent| sent.psn == psn) {
+                (sent.place, sent.time) = (place, time);
+            }
         }
     }
 
-    /// The latest unanswered packet with this PSN.
-    fn sent_at(&self, psn: Psn) -> Option<Place> {
-        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
-        self.sent.get(at).filter(|(sent, _)| *sent == psn).map(|(_, place)| *place)
+    /// The latest packet with this PSN, in one of the two lists.
+    fn find(list: &VecDeque<Sent>, psn: Psn) -> Option<Sent> {
+        let at = order::position(list, psn, |sent| sent.psn);
+        list.get(at).filter(|sent| sent.psn == psn).copied()
     }
 
     /// Why the requester goes back to this PSN, and the packet that was lost.
     fn reason(&mut self, psn: Psn, time: u64, outcome: &mut Outcome) -> String {
-        let (request, response) = (self.sent_at(psn), self.responses.get(psn));
+        let request = Self::find(&self.sent, psn);
+        let sent = request.or_else(|| Self::find(&self.past, psn)).map_or(self.last_time, |sent| sent.time);
+        let (request, response) = (request.map(|sent| sent.place), self.responses.get(psn));
         match self.cause.take() {
             Some(Cause::Nak(asked)) => {
                 if let Some(place) = request.filter(|_| asked == psn) {
@@ -303,14 +348,15 @@ impl Requests {
                 format!("the answer with psn {missing} was missing")
             }
             None => {
-                let silence = rxe_ladder::duration(time.saturating_sub(self.last_time));
                 let answered = self.answered.filter(|(last, _)| !last.is_before(psn)).map(|(_, place)| place);
                 if let Some(place) = response.or(answered) {
                     outcome
                         .lost
                         .push((place, "the requester sent the request again, so it had not come".to_owned()));
+                    let silence = rxe_ladder::duration(time.saturating_sub(sent));
                     return format!("its answer did not arrive: no news for {silence}");
                 }
+                let silence = rxe_ladder::duration(time.saturating_sub(sent.max(self.last_answer)));
                 if let Some(place) = request {
                     let why =
                         format!("it was sent again after {silence} of silence: it or its answer was lost");
@@ -340,8 +386,16 @@ impl Requests {
     pub(super) fn answer(&mut self, end: Psn, time: u64, by: Place) -> u64 {
         let mut count = 0;
         let last = end.minus(1);
-        while self.sent.front().is_some_and(|(psn, _)| psn.is_before(end)) {
-            self.sent.pop_front();
+        self.last_answer = time;
+        self.cause.take_if(|cause| cause.is_over(end));
+        while self.sent.front().is_some_and(|sent| sent.psn.is_before(end))
+            && let Some(sent) = self.sent.pop_front()
+        {
+            if self.past.len() == MOST_PAST {
+                self.past.pop_front();
+            }
+            order::forget_far(&mut self.past, sent.psn, |past| past.psn);
+            self.past.push_back(sent);
         }
         while let Some(operation) = self.open.front().filter(|operation| operation.last.is_before(end)) {
             count += 1;

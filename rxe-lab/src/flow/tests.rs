@@ -7,7 +7,7 @@ use order::steps;
 use rxe_cm::proto::CommId;
 use rxe_core::{
     num::{Key, Msn},
-    wire::{self, Aeth, Bth, Ext, Opcode, Reth, Syndrome, icrc},
+    wire::{self, Aeth, Bth, Ext, NakCode, Opcode, Reth, Syndrome, icrc},
 };
 
 const ENDS: [IpAddr; 2] = [
@@ -16,6 +16,8 @@ const ENDS: [IpAddr; 2] = [
 ];
 
 const WRITE_ONLY: Opcode = Opcode(0x0a);
+const READ_RESPONSE_FIRST: Opcode = Opcode(0x0d);
+const READ_RESPONSE_LAST: Opcode = Opcode(0x0f);
 const READ_RESPONSE_MIDDLE: Opcode = Opcode(0x0e);
 
 /// An analyzer, and the packets that it was given.
@@ -23,6 +25,8 @@ const READ_RESPONSE_MIDDLE: Opcode = Opcode(0x0e);
 struct Fed {
     analyzer: Analyzer,
     count: u64,
+    /// Nanoseconds between packets, beyond the microsecond that is always there.
+    waited: u64,
 }
 
 impl Fed {
@@ -50,7 +54,7 @@ impl Fed {
         }
         frame.extend(udp.chain(packet));
         self.count += 1;
-        let (link, time) = (LinkType::RawIp, self.count * 1_000);
+        let (link, time) = (LinkType::RawIp, self.count * 1_000 + self.waited);
         let record = Record { time, link, interface: 0, direction: 0, wire_len: frame.len(), data: &frame };
         let Ok(Found::One(packet)) = Found::new(self.count, &record) else { panic!("no packet") };
         assert_eq!(packet.icrc.is_right(), bits == 0);
@@ -222,4 +226,56 @@ fn a_corrupted_packet_is_in_the_capture() {
     let direction = &summary.connections[0].directions[0];
     assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 0, 1));
     assert_eq!(direction.bad_icrc, 3);
+}
+
+/// What the capture missed of an answer is no reason to send something else again.
+#[test]
+fn an_answer_that_only_the_capture_missed() {
+    let mut fed = Fed::default();
+    let read = Ext { reth: Reth { addr: 0, rkey: Key(1), len: 3 * 256 }, ..Ext::default() };
+    fed.packet(0, &Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(7), Psn::new(0)), &read);
+    let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(1) };
+    for (opcode, psn) in [(READ_RESPONSE_FIRST, 0), (READ_RESPONSE_LAST, 2)] {
+        fed.packet(1, &Bth::new(opcode, Qpn::new(8), Psn::new(psn)), &Ext { aeth, ..Ext::default() });
+    }
+    fed.write(0, 7, 3);
+    let again = fed.write(0, 7, 3);
+    assert_eq!(again.why.as_deref(), Some("no answer for 1.00 us"));
+    fed.write(0, 7, 5);
+    assert_eq!(fed.write(0, 7, 4).marks, Marks::LATE, "no reason is left for it");
+}
+
+/// A packet that nobody asks for any more, because what is behind it was acknowledged.
+#[test]
+fn a_nak_is_no_reason_for_ever() {
+    let mut fed = Fed::default();
+    fed.write(0, 7, 0);
+    fed.write(0, 7, 1);
+    let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn: Msn::new(0) };
+    let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(8), Psn::new(1));
+    fed.packet(1, &bth, &Ext { aeth, ..Ext::default() });
+    // It was sent again, which is not in the capture.
+    fed.ack(1, 8, 1);
+    fed.write(0, 7, 2);
+    fed.waited += 1_000_000;
+    assert_eq!(fed.write(0, 7, 1).why.as_deref(), Some("its answer did not arrive: no news for 1.00 ms"));
+}
+
+/// Silence is measured from when a packet was sent itself, or from the last answer. What else was sent meanwhile is no news.
+#[test]
+fn silence_is_that_of_the_other_side() {
+    let mut fed = Fed::default();
+    fed.write(0, 7, 0);
+    fed.waited += 3_900_000;
+    fed.write(0, 7, 1);
+    fed.waited += 100_000;
+    assert_eq!(fed.write(0, 7, 0).why.as_deref(), Some("no answer for 4.00 ms"));
+    fed.waited += 1_000_000;
+    fed.ack(1, 8, 0);
+    fed.write(0, 7, 2);
+    fed.waited += 2_000_000;
+    assert_eq!(fed.write(0, 7, 1).why.as_deref(), Some("no answer for 2.00 ms"));
+    // The answer to the first is in the capture, but did not reach its requester.
+    fed.waited += 50_000;
+    assert_eq!(fed.write(0, 7, 0).why.as_deref(), Some("its answer did not arrive: no news for 3.05 ms"));
 }
