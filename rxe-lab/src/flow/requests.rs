@@ -33,6 +33,8 @@ pub(super) struct Operation {
     pub(super) kind: &'static str,
     pub(super) last: Psn,
     pub(super) bytes: u64,
+    /// The time when its first packet was sent.
+    began: u64,
     /// The time when its last packet was first sent.
     pub(super) sent: u64,
     /// Whether a packet of it was sent again. Its duration is then not a round trip.
@@ -245,7 +247,8 @@ impl Requests {
             Class::CompareSwap | Class::FetchAdd => 8,
             _ => head.payload_len as u64,
         };
-        let start = Operation { kind: kind(head), last, bytes: 0, sent: time, again: false, place };
+        let start =
+            Operation { kind: kind(head), last, bytes: 0, began: time, sent: time, again: false, place };
         let mut operation =
             if head.info.position.is_start() { start } else { self.message.take().unwrap_or(start) };
         (operation.last, operation.sent, operation.place) = (last, time, place);
@@ -260,7 +263,7 @@ impl Requests {
         if head.info.service == Service::Uc {
             self.completed += 1;
             self.completed_bytes += operation.bytes;
-            self.goodput.add(time, operation.bytes);
+            self.goodput.add(operation.began, time, operation.bytes);
         } else {
             if self.open.len() == MOST_OPEN {
                 self.open.pop_front();
@@ -401,7 +404,7 @@ impl Requests {
             count += 1;
             self.completed += 1;
             self.completed_bytes += operation.bytes;
-            self.goodput.add(time, operation.bytes);
+            self.goodput.add(operation.began, time, operation.bytes);
             if !operation.again {
                 self.latency.add(time.saturating_sub(operation.sent));
             }
