@@ -38,7 +38,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
 };
-use stream::Stream;
+use stream::{Recent, Stream};
 
 /// Most streams that are followed. Packets of others are only counted.
 const MOST_STREAMS: usize = 1 << 16;
@@ -75,6 +75,8 @@ pub struct Analyzer {
     lonely: HashMap<(IpAddr, IpAddr), BTreeSet<StreamId>>,
     /// The last stream, which is often also the next one.
     last: Option<(Key, StreamId)>,
+    /// The latest datagrams of all senders.
+    recent: Recent,
     datagrams: BTreeMap<(IpAddr, Qpn, IpAddr, Qpn), (u64, u64)>,
     conversations: Conversations,
     /// The pairs of streams that an earlier pass has found.
@@ -173,9 +175,16 @@ impl Analyzer {
 
     fn datagram(&mut self, packet: &Packet<'_>, head: &Head, remark: &mut Remark) {
         let (src, dst) = packet.addresses();
-        if let Some(mad) = packet.mad() {
+        let mad = packet.mad();
+        if matches!(mad, Some(Mad::Cm(_))) {
+            remark.marks |= Marks::CM;
+        }
+        if self.recent.is_copy(packet, head) {
+            remark.marks |= Marks::COPY;
+            return;
+        }
+        if let Some(mad) = mad {
             if let Mad::Cm(datagram) = mad {
-                remark.marks |= Marks::CM;
                 self.totals.cm += 1;
                 if !packet.icrc.is_wrong()
                     && let Some(ends) = self.conversations.take(src, dst, &datagram, packet.time)
@@ -200,7 +209,7 @@ impl Analyzer {
         let Some(id) = self.stream(packet, head) else { return };
         remark.stream = Some(id);
         let stream = &mut self.streams[id];
-        if stream.is_copy(packet, head) {
+        if stream.recent.is_copy(packet, head) {
             remark.marks |= Marks::COPY;
             stream.copies += 1;
         } else {
@@ -220,7 +229,7 @@ impl Analyzer {
             stream.service = head.info.service;
         }
         stream.count(packet, head);
-        if stream.is_copy(packet, head) {
+        if stream.recent.is_copy(packet, head) {
             remark.marks |= Marks::COPY;
             stream.copies += 1;
             return;

@@ -35,7 +35,7 @@ pub struct Totals {
     pub roce_v1: u64,
     /// Packets that a mirror had put into a tunnel.
     pub mirrored: u64,
-    /// Messages of the connection manager.
+    /// Messages of the connection manager, without copies.
     pub cm: u64,
     /// Packets that were lost after the point of capture.
     pub lost: u64,
@@ -196,7 +196,7 @@ pub struct Datagrams {
     pub to: IpAddr,
     /// Its queue pair.
     pub to_qp: u32,
-    /// Number of datagrams.
+    /// Number of datagrams, without copies.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
