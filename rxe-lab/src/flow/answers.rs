@@ -23,6 +23,7 @@ pub(super) struct Answers {
     pub(super) missing: u64,
     /// An MSN, and the number of completed messages in the capture at that time.
     msn: Option<(u32, u64)>,
+    /// The PSN after the last answer.
     next_response: Option<Psn>,
 }
 
@@ -84,23 +85,18 @@ impl Answers {
     ) {
         let psn = head.bth.psn;
         let syndrome = head.ext.aeth.syndrome;
+        let is_nak = matches!(syndrome, Syndrome::RnrNak(_) | Syndrome::Nak(_));
+        let end = if is_nak { psn } else { psn.next() };
+        requests.answer(end, time, place);
+        // READ responses that come after this one are behind it.
+        if self.next_response.is_none_or(|next| end.is_after(next)) {
+            self.next_response = Some(end);
+        }
         match syndrome {
-            Syndrome::RnrNak(_) => {
-                requests.answer(psn, time, place);
-                requests.cause = Some(Cause::Rnr(psn));
-            }
-            Syndrome::Nak(rxe_core::wire::NakCode::PsnSequence) => {
-                requests.answer(psn, time, place);
-                requests.cause = Some(Cause::Nak(psn));
-            }
-            Syndrome::Nak(_) => {
-                requests.answer(psn, time, place);
-                requests.refuse(psn);
-            }
-            _ => {
-                requests.answer(psn.next(), time, place);
-                self.check_msn(head, requests, outcome);
-            }
+            Syndrome::RnrNak(_) => requests.cause = Some(Cause::Rnr(psn)),
+            Syndrome::Nak(rxe_core::wire::NakCode::PsnSequence) => requests.cause = Some(Cause::Nak(psn)),
+            Syndrome::Nak(_) => requests.refuse(psn),
+            _ => self.check_msn(head, requests, outcome),
         }
     }
 

@@ -236,6 +236,7 @@ impl Requests {
         let last = psn.plus(packets - 1);
         self.next = Some(last.next());
         if head.info.service != Service::Uc {
+            self.responses.forget_far(psn);
             if self.sent.len() == MOST_OPEN {
                 self.sent.pop_front();
             }
@@ -412,6 +413,10 @@ impl Requests {
         }
         if self.answered.is_none_or(|(before, _)| last.is_after(before)) {
             self.answered = Some((last, by));
+            // Nobody sends these any more.
+            while self.holes.front().is_some_and(|(start, len)| !start.plus(*len).is_after(end)) {
+                self.holes.pop_front();
+            }
         }
         count
     }

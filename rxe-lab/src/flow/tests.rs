@@ -18,6 +18,7 @@ const ENDS: [IpAddr; 2] = [
 const WRITE_ONLY: Opcode = Opcode(0x0a);
 const READ_RESPONSE_FIRST: Opcode = Opcode(0x0d);
 const READ_RESPONSE_LAST: Opcode = Opcode(0x0f);
+const READ_RESPONSE_ONLY: Opcode = Opcode(0x10);
 const READ_RESPONSE_MIDDLE: Opcode = Opcode(0x0e);
 
 /// An analyzer, and the packets that it was given.
@@ -278,4 +279,39 @@ fn silence_is_that_of_the_other_side() {
     // The answer to the first is in the capture, but did not reach its requester.
     fed.waited += 50_000;
     assert_eq!(fed.write(0, 7, 0).why.as_deref(), Some("its answer did not arrive: no news for 3.05 ms"));
+}
+
+/// PSNs begin anew after 16 million packets. What was known of the same PSNs then is not true of these.
+#[test]
+fn sequence_numbers_come_round() {
+    const STEP: u32 = 4_000_000;
+    let mut fed = Fed::default();
+    let read = |fed: &mut Fed, psn| {
+        let ext = Ext { reth: Reth { addr: 0, rkey: Key(1), len: 1 }, ..Ext::default() };
+        fed.packet(0, &Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(7), Psn::new(psn)), &ext)
+    };
+    let respond = |fed: &mut Fed, psn| {
+        let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(0) };
+        let bth = Bth::new(READ_RESPONSE_ONLY, Qpn::new(8), Psn::new(psn));
+        fed.packet(1, &bth, &Ext { aeth, ..Ext::default() })
+    };
+    read(&mut fed, 1);
+    respond(&mut fed, 1);
+    // Packets 2 to 4 are not in the capture.
+    for step in 0..4 {
+        fed.write(0, 7, 5 + step * STEP);
+        fed.ack(1, 8, 5 + step * STEP);
+    }
+    let psn = 6 + 3 * STEP;
+    read(&mut fed, psn);
+    assert_eq!(respond(&mut fed, psn).marks, Marks::empty());
+    fed.write(0, 7, psn + STEP);
+    fed.ack(1, 8, psn + STEP);
+    let begin = 1 << 24;
+    for psn in 0..5 {
+        fed.write(0, 7, (begin + psn) & 0xff_ffff);
+    }
+    assert_eq!(fed.write(0, 7, 3).marks, Marks::RETRANSMITTED);
+    let again = fed.write(0, 7, 1);
+    assert!(again.why.is_some_and(|why| why.starts_with("no answer")), "its answer was that of another");
 }
