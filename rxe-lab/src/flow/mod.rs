@@ -81,7 +81,7 @@ pub struct Analyzer {
     conversations: Conversations,
     /// The pairs of streams that an earlier pass has found.
     known: HashMap<Key, Key>,
-    /// Path MTUs from messages of the connection manager.
+    /// Path MTUs from messages of the connection manager, or from an earlier pass.
     mtus: HashMap<Key, u32>,
     hindsight: Vec<(Place, Marks, String)>,
     totals: Totals,
@@ -94,16 +94,20 @@ impl Analyzer {
         Self::default()
     }
 
-    /// An analyzer for a second pass over the same capture. It knows from the first packet on which streams are one connection.
+    /// An analyzer for a second pass over the same capture. It knows from the first packet on which streams are one connection,
+    /// and their MTUs.
     #[must_use]
     pub fn again(first: &Self) -> Self {
-        let mut known = HashMap::new();
+        let (mut known, mut mtus) = (HashMap::new(), HashMap::new());
         for stream in &first.streams {
+            if let Some(mtu) = stream.requests.mtu {
+                mtus.insert(stream.key, mtu);
+            }
             if let Some(peer) = stream.peer {
                 known.insert(stream.key, first.streams[peer].key);
             }
         }
-        Self { known, ..Self::default() }
+        Self { known, mtus, ..Self::default() }
     }
 
     /// Handles a frame without a packet.

@@ -447,13 +447,17 @@ impl Requests {
         if mtu < LEAST_MTU {
             return;
         }
-        self.mtu = Some(mtu);
-        let Some((first, length)) = self.last_read.filter(|_| self.flexible > 0) else { return };
-        self.flexible = 0;
-        let last = first.plus(length.div_ceil(mtu).max(1) - 1);
-        self.next = Some(last.next());
-        if let Some(read) = self.open.back_mut().filter(|operation| operation.last == first) {
-            read.last = last;
+        if self.mtu.replace(mtu).is_some() {
+            return;
+        }
+        // Without an MTU, READs were taken to have one response packet.
+        let packets = |length: u64| length.div_ceil(mtu.into()).max(1) as u32;
+        for read in self.open.iter_mut().filter(|operation| operation.kind == "READ") {
+            read.last = read.last.plus(packets(read.bytes) - 1);
+        }
+        if let Some((first, length)) = self.last_read.filter(|_| self.flexible > 0) {
+            self.flexible = 0;
+            self.next = Some(first.plus(packets(length.into())));
         }
     }
 }

@@ -315,3 +315,25 @@ fn sequence_numbers_come_round() {
     let again = fed.write(0, 7, 1);
     assert!(again.why.is_some_and(|why| why.starts_with("no answer")), "its answer was that of another");
 }
+
+/// How many packets answer a READ follows from the MTU, for all READs that were sent before it was known, and in a second pass
+/// from the first packet on.
+#[test]
+fn the_mtu_is_learnt_behind_reads() {
+    let reads = |fed: &mut Fed| {
+        let ext = Ext { reth: Reth { addr: 0, rkey: Key(1), len: 4 * 256 }, ..Ext::default() };
+        for psn in [0, 4] {
+            fed.packet(0, &Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(7), Psn::new(psn)), &ext);
+        }
+    };
+    let mut fed = Fed::default();
+    reads(&mut fed);
+    fed.analyzer.streams[0].requests.know_mtu(256);
+    let lasts = fed.analyzer.streams[0].requests.open.iter().map(|read| read.last.value());
+    assert_eq!(lasts.collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(fed.write(0, 7, 8).marks, Marks::empty());
+
+    let mut again = Fed { analyzer: Analyzer::again(&fed.analyzer), ..Fed::default() };
+    reads(&mut again);
+    assert_eq!(again.write(0, 7, 9).marks, Marks::GAP);
+}
