@@ -5,10 +5,12 @@ use crate::{Scenario, ScenarioError, World, report::Report};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
+    hash::{DefaultHasher, Hasher},
+    io,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -36,6 +38,9 @@ pub struct Sweep {
 
 /// The column that names a job's cell.
 const CELL: &str = "cell";
+
+/// The key of a scenario's seed.
+const SEED: &str = "seed";
 
 /// Most jobs of a sweep: each is a file.
 const MOST_JOBS: u64 = 100_000;
@@ -98,6 +103,7 @@ impl Sweep {
         if self.vary.contains_key(CELL) {
             return Err(format!("vary.{CELL}: scenarios have no such key"));
         }
+        self.check_keys()?;
         if let Some((key, _)) = self.vary.iter().find(|(_, values)| values.is_empty()) {
             return Err(format!("vary.{key}: an empty list; say at least one value"));
         }
@@ -110,6 +116,35 @@ impl Sweep {
         Ok(())
     }
 }
+
+impl Sweep {
+    /// Refuses keys that would have no effect, or whose values in the tables would not be those that were played.
+    fn check_keys(&self) -> Result<(), String> {
+        let cells = self.cells.iter().flat_map(|(cell, values)| values.keys().map(move |key| (cell, key)));
+        let varied = self.vary.keys().map(|key| (format!("vary.{key}"), key));
+        let all = varied.chain(cells.clone().map(|(cell, key)| (format!("cells.{cell}.{key}"), key)));
+        if let Some((place, _)) = all.into_iter().find(|(_, key)| *key == SEED) {
+            return Err(format!("{place}: seeds are from 1 to \"seeds\""));
+        }
+        let is_in = |key: &str, outer: &str| {
+            key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        for (cell, key) in cells {
+            if let Some(varied) = self.vary.keys().find(|varied| is_in(varied, key) || is_in(key, varied)) {
+                let how = if varied == key { String::new() } else { format!(", as {varied}") };
+                return Err(format!("cells.{cell}: {key} is also in vary{how}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This program: its version, and a number that other executables do not have.
+static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&fs::read("/proc/self/exe").unwrap_or_default());
+    format!("{} {:016x}", env!("CARGO_PKG_VERSION"), hasher.finish())
+});
 
 fn read(path: &Path) -> Result<String, SweepError> {
     fs::read_to_string(path).map_err(|source| SweepError::File { path: path.into(), source })
@@ -187,14 +222,15 @@ impl Plan {
             })?;
         }
         if let Some(table) = value.as_table_mut() {
-            table.insert("seed".into(), toml::Value::Integer(job.seed.cast_signed()));
+            table.insert(SEED.into(), toml::Value::Integer(job.seed.cast_signed()));
         }
         Ok(value)
     }
 
-    /// The beginning of a job's result, which identifies the job. With another scenario or other values it is another job.
+    /// The beginning of a job's result, which identifies the job. With another scenario, other values or another program it is
+    /// another job.
     fn identity(&self, job: &Job) -> Result<serde_json::Value, ScenarioError> {
-        Ok(serde_json::json!({ "job": job, "scenario": self.with_values(job)? }))
+        Ok(serde_json::json!({ "program": *PROGRAM, "job": job, "scenario": self.with_values(job)? }))
     }
 
     fn result(folder: &Path, job: &Job) -> PathBuf {

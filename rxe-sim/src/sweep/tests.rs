@@ -65,6 +65,45 @@ fn results_of_another_scenario_are_played_anew() {
     assert_eq!(folder.lines("table.csv")[1], "1,1,20");
 }
 
+/// Another program may have other results.
+#[test]
+fn results_of_another_program_are_played_anew() {
+    let folder = Folder::new("program", "show = [\"all.delivered\"]");
+    let plan = folder.play();
+    let path = folder.0.join("job-00001.json");
+    let text = fs::read_to_string(&path).expect("a result");
+    fs::write(&path, text.replace(env!("CARGO_PKG_VERSION"), "0.0.9")).expect("a result");
+    assert_eq!(plan.missing(&folder.0), [1]);
+}
+
+/// Where two places set the same key, the table would show a value that was not played.
+#[test]
+fn keys_that_are_set_twice_are_refused() {
+    for (sweep, told) in [
+        (
+            "[vary]\n\"adapter.mtu\" = [512]\n[cells.a]\n\"adapter.mtu\" = 256",
+            "cells.a: adapter.mtu is also in vary",
+        ),
+        (
+            "[vary]\n\"switch.pfc.xoff\" = [\"1KB\"]\n[cells.a]\n\"switch.pfc\" = {}",
+            "cells.a: switch.pfc is also in vary, as switch.pfc.xoff",
+        ),
+        (
+            "[vary]\nswitch = [{}]\n[cells.a]\n\"switch.pfc\" = {}",
+            "cells.a: switch.pfc is also in vary, as switch",
+        ),
+        ("[vary]\nseed = [7]", "vary.seed: seeds are from 1 to \"seeds\""),
+        ("[cells.a]\nseed = 7", "cells.a.seed: seeds are from 1 to \"seeds\""),
+    ] {
+        let folder = Folder::new("twice", &format!("show = []\n{sweep}"));
+        let error = folder.plan().expect_err(sweep).to_string();
+        assert!(error.contains(told), "{sweep}: {error}");
+    }
+    let folder =
+        Folder::new("once", "show = []\n[vary]\n\"adapter.mtu\" = [512]\n[cells.a]\n\"adapter.m\" = {}");
+    folder.plan().expect("other keys");
+}
+
 #[test]
 fn a_cell_that_was_changed_is_played_anew() {
     let sweep = |mtu| format!("show = [\"counts.packets\"]\n[cells.a]\n[cells.b]\n\"adapter.mtu\" = {mtu}");
