@@ -206,7 +206,9 @@ fn payload(packet: &Packet<'_>, head: &Head, all: &mut Vec<Field>) {
 fn icrc(icrc: Icrc) -> Field {
     let note = match icrc {
         Icrc::Cut { missing } => format!("{missing} bytes of the packet were not kept"),
-        Icrc::Wrong { .. } => "corrupted, or its headers were rewritten on the way".to_owned(),
+        Icrc::Wrong { .. } => {
+            "corrupted, its headers were rewritten on the way, or its sender computes it wrongly".to_owned()
+        }
         _ => String::new(),
     };
     Field::text("icrc", icrc.words()).note(note)

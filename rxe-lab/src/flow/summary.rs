@@ -152,7 +152,7 @@ pub struct Direction {
     pub cnps: u64,
     /// Packets whose ICRC is wrong.
     pub bad_icrc: u64,
-    /// Of these, packets whose headers were rewritten on the way.
+    /// Of these, packets whose headers were rewritten on the way, or whose sender computes the ICRC wrongly.
     pub rewritten: u64,
     /// Copies that a mirror made.
     pub copies: u64,

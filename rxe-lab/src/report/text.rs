@@ -224,7 +224,8 @@ fn troubles(direction: &Direction, start: u64, out: &mut String) {
         (direction.bad_icrc - direction.rewritten.min(direction.bad_icrc), "with a wrong ICRC"),
         (
             direction.rewritten,
-            "whose addresses or ports were rewritten on the way (NAT): no RoCE receiver takes them",
+            "whose addresses or ports were rewritten on the way (NAT), or whose sender computes the ICRC wrongly: \
+             no RoCE receiver takes them",
         ),
         (direction.copies, "seen twice (a mirror's copies, or recorded going out and coming in)"),
         (direction.cut, "cut by the capture"),
