@@ -257,7 +257,8 @@ impl Analyzer {
         let by_ends = ByEnds::new(&self.conversations.list);
         for id in 0..self.streams.len() {
             let peer = self.streams[id].peer;
-            if peer.is_none_or(|peer| id < peer) {
+            // A stream may be its own peer.
+            if peer.is_none_or(|peer| id <= peer) {
                 connections.push(self.connection(connections.len() + 1, id, peer, &by_ends));
             }
             let open = self.streams[id].requests.open.iter();
@@ -292,7 +293,7 @@ impl Analyzer {
             .map(|other| other.key.2.value())
             .or_else(|| self.known.get(&stream.key).map(|known| known.2.value()));
         let mut directions = vec![self.direction(id, peer)];
-        if let Some(peer) = peer.filter(|peer| !self.streams[*peer].requests.is_empty()) {
+        if let Some(peer) = peer.filter(|peer| *peer != id && !self.streams[*peer].requests.is_empty()) {
             directions.push(self.direction(peer, Some(id)));
         }
         // A side that only responds has no requests. Its packets are counted with the requests of the other side.

@@ -15,6 +15,9 @@ const ENDS: [IpAddr; 2] = [
     IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
 ];
 
+/// The first end, which talks to itself.
+const ITSELF: usize = 2;
+
 const WRITE_ONLY: Opcode = Opcode(0x0a);
 const READ_RESPONSE_FIRST: Opcode = Opcode(0x0d);
 const READ_RESPONSE_LAST: Opcode = Opcode(0x0f);
@@ -38,7 +41,7 @@ impl Fed {
 
     /// The same, with some bits of the packet's last byte before the ICRC changed on the way.
     fn changed(&mut self, from: usize, bth: &Bth, ext: &Ext, bits: u8) -> Remark {
-        let (src, dst) = (ENDS[from], ENDS[1 - from]);
+        let (src, dst) = if from == ITSELF { (ENDS[0], ENDS[0]) } else { (ENDS[from], ENDS[1 - from]) };
         let mut packet = vec![0; wire::wire_len(bth.opcode, 0)];
         wire::emit(bth, ext, 0, &mut packet).unwrap();
         icrc::seal(&icrc::Route::v2(src, dst, 49_152), 0, &mut packet);
@@ -336,4 +339,26 @@ fn the_mtu_is_learnt_behind_reads() {
     let mut again = Fed { analyzer: Analyzer::again(&fed.analyzer), ..Fed::default() };
     reads(&mut again);
     assert_eq!(again.write(0, 7, 9).marks, Marks::GAP);
+}
+
+/// A queue pair may be connected to itself. Both directions are one stream then.
+#[test]
+fn a_queue_pair_and_itself() {
+    let mut fed = Fed::default();
+    fed.analyzer.introduce(([(ENDS[0], Qpn::new(7)), (ENDS[0], Qpn::new(7))], None));
+    for psn in 0..3 {
+        fed.write(ITSELF, 7, psn);
+        fed.ack_of(ITSELF, 7, psn, psn + 1);
+    }
+    let mut second = Fed { analyzer: Analyzer::again(&fed.analyzer), ..Fed::default() };
+    second.write(ITSELF, 7, 0);
+    second.ack_of(ITSELF, 7, 0, 1);
+    for (fed, count) in [(&mut fed, 3), (&mut second, 1)] {
+        let summary = fed.analyzer.finish();
+        let [connection] = &summary.connections[..] else { panic!("{:?}", summary.connections) };
+        let end = (ENDS[0], Some(7));
+        assert_eq!((connection.ends, connection.directions.len()), ([end, end], 1));
+        let direction = &connection.directions[0];
+        assert_eq!((direction.completed, direction.acks, direction.unanswered), (count, count, 0));
+    }
 }
