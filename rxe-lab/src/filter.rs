@@ -257,10 +257,7 @@ impl<'a> Parser<'a> {
         let range = "a number or a range is wanted: 18, 0x12 or 10..20";
         let address = || value.parse::<IpAddr>().map_err(|_| wrong("an IP address is wanted"));
         match key {
-            "qp" => {
-                let qp = parse_number(value).and_then(|qp| u32::try_from(qp).ok()).filter(|qp| *qp < 1 << 24);
-                Ok(Test::Qp(Qpn::new(qp.ok_or_else(|| wrong(number))?)))
-            }
+            "qp" => Ok(Test::Qp(queue_pair(value).ok_or_else(|| wrong(number))?)),
             "psn" => {
                 let (low, high) = parse_range(value).ok_or_else(|| wrong(range))?;
                 let [low, high] = [low, high].map(|psn| psn.min(u32::MAX.into()) as u32);
@@ -287,6 +284,13 @@ fn parse_number(text: &str) -> Option<u64> {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     }
+}
+
+/// A queue pair number, decimal or with 0x.
+#[must_use]
+pub fn queue_pair(text: &str) -> Option<Qpn> {
+    let number = parse_number(text).and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| *number < 1 << 24).map(Qpn::new)
 }
 
 fn parse_range(text: &str) -> Option<(u64, u64)> {

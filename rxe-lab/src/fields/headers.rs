@@ -3,10 +3,10 @@
 use super::{Field, Value, cm};
 use crate::{
     frame::Net,
-    icrc::{DST_PORT, Icrc},
+    icrc::Icrc,
     packet::{Mad, Packet},
 };
-use rxe_core::wire::{Bth, Ext, Extensions, Head, Opcode, Syndrome, rnr_delay};
+use rxe_core::wire::{Bth, Ext, Extensions, Head, Opcode, Syndrome, icrc::ROCE_PORT, rnr_delay};
 
 /// Payload bytes that are shown.
 const SHOWN_PAYLOAD: usize = 32;
@@ -82,7 +82,7 @@ fn net(net: &Net, packet: &Packet<'_>) -> Field {
     };
     if !matches!(net, Net::Grh { .. }) {
         inside.push(Field::count("src_port", packet.frame.src_port.into()));
-        inside.push(Field::count("dst_port", DST_PORT.into()));
+        inside.push(Field::count("dst_port", ROCE_PORT.into()));
     }
     Field::group(name, inside)
 }

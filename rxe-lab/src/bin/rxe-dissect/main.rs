@@ -69,12 +69,7 @@ fn after_help() -> String {
 }
 
 fn queue_pair(text: &str) -> std::result::Result<Qpn, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let number = number.filter(|number| *number < 1 << 24);
-    number.map(Qpn::new).ok_or_else(|| "a queue pair number is wanted, 0 to 0xffffff".to_owned())
+    filter::queue_pair(text).ok_or_else(|| "a queue pair number is wanted, 0 to 0xffffff".to_owned())
 }
 
 fn main() -> ExitCode {
