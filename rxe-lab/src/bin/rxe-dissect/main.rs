@@ -102,7 +102,8 @@ fn open(args: &Args, stop: &Arc<AtomicBool>, out: &Output) -> Result<(Capture, u
         if args.follow {
             let (stop, out) = (Arc::clone(stop), out.clone());
             let waits = move || {
-                out.flush();
+                // If there is an error, the next write reports it.
+                let _ = out.flush();
                 !stop.load(Ordering::Relaxed)
             };
             (Box::new(Follow::new(file, waits)), 0)
@@ -170,7 +171,7 @@ fn run(args: &Args) -> Result<Option<CaptureError>> {
     if !lists || args.follow {
         if args.json { out.json(&summary)? } else { out.line(text::summary(&summary).trim_end())? }
     }
-    out.flush();
+    out.flush()?;
     if lists && !args.follow && io::stderr().is_terminal() {
         eprintln!("{chosen} of {} packets", summary.totals.packets);
     }
