@@ -164,7 +164,7 @@ impl Times {
             min_usec: usec(0),
             median_usec: usec(count / 2),
             mean_usec: times.iter().sum::<Duration>().as_secs_f64() * 1e6 / legs / count.max(1) as f64,
-            p99_usec: usec(count * 99 / 100),
+            p99_usec: usec((count * 99).div_ceil(100).saturating_sub(1)),
             max_usec: usec(count.saturating_sub(1)),
         }
     }
@@ -269,5 +269,17 @@ pub(crate) fn tcp_latency(wire: &mut Wire, card: &Card, size: usize, count: u32)
     match wire.answer()? {
         Answer::Done => Ok(Times::new(times, 2.0)),
         other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 99 of 100 messages took no longer.
+    #[test]
+    fn ninety_nine_percent_are_not_all() {
+        let p99 = |count: u64| Times::new((1..=count).map(Duration::from_micros).collect(), 1.0).p99_usec;
+        assert_eq!([0, 1, 2, 99, 100, 101, 200].map(p99), [0.0, 1.0, 2.0, 99.0, 99.0, 100.0, 198.0]);
     }
 }

@@ -54,11 +54,22 @@ enum Test {
     AckReq,
     V1,
     Qp(Qpn),
-    Psn(RangeInclusive<u32>),
+    Psn(Psns),
     Number(RangeInclusive<u64>),
     Opcode(Opcode),
     Host(Option<IpAddr>, Option<IpAddr>, Option<IpAddr>),
     Time(RangeInclusive<u64>),
+}
+
+/// PSNs from the first to the second. After the highest PSN comes 0.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Psns(u32, u32);
+
+impl Psns {
+    const fn has(self, psn: u32) -> bool {
+        let Self(first, last) = self;
+        if first <= last { first <= psn && psn <= last } else { first <= psn || psn <= last }
+    }
 }
 
 /// A filter.
@@ -153,7 +164,7 @@ impl Test {
             Self::AckReq => head.is_some_and(|head| head.bth.ack_req),
             Self::V1 => matches!(packet.frame.net, Net::Grh { .. }),
             Self::Qp(qp) => sight.analyzer.is_of_qp(packet, sight.remark, *qp),
-            Self::Psn(range) => head.is_some_and(|head| range.contains(&head.bth.psn.value())),
+            Self::Psn(range) => head.is_some_and(|head| range.has(head.bth.psn.value())),
             Self::Number(range) => range.contains(&packet.number),
             Self::Opcode(opcode) => packet.opcode() == Some(*opcode),
             Self::Host(either, src, dst) => {
@@ -246,13 +257,11 @@ impl<'a> Parser<'a> {
         let range = "a number or a range is wanted: 18, 0x12 or 10..20";
         let address = || value.parse::<IpAddr>().map_err(|_| wrong("an IP address is wanted"));
         match key {
-            "qp" => {
-                let qp = parse_number(value).and_then(|qp| u32::try_from(qp).ok()).filter(|qp| *qp < 1 << 24);
-                Ok(Test::Qp(Qpn::new(qp.ok_or_else(|| wrong(number))?)))
-            }
+            "qp" => Ok(Test::Qp(queue_pair(value).ok_or_else(|| wrong(number))?)),
             "psn" => {
                 let (low, high) = parse_range(value).ok_or_else(|| wrong(range))?;
-                Ok(Test::Psn(low.min(u32::MAX.into()) as u32..=high.min(u32::MAX.into()) as u32))
+                let [low, high] = [low, high].map(|psn| psn.min(u32::MAX.into()) as u32);
+                Ok(Test::Psn(Psns(low, high)))
             }
             "number" => {
                 parse_range(value).map(|(low, high)| Test::Number(low..=high)).ok_or_else(|| wrong(range))
@@ -275,6 +284,13 @@ fn parse_number(text: &str) -> Option<u64> {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     }
+}
+
+/// A queue pair number, decimal or with 0x.
+#[must_use]
+pub fn queue_pair(text: &str) -> Option<Qpn> {
+    let number = parse_number(text).and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| *number < 1 << 24).map(Qpn::new)
 }
 
 fn parse_range(text: &str) -> Option<(u64, u64)> {
@@ -372,5 +388,19 @@ mod tests {
         }
         assert!(parse(&"(".repeat(10_000)).is_err());
         assert!(parse(&"not ".repeat(10_000)).is_err());
+    }
+
+    /// PSNs begin anew after 0xffffff, and a range may lie across that.
+    #[test]
+    fn a_range_of_psns_may_go_round() {
+        let chosen = |text: &str| {
+            let Filter(Test::All(tests)) = parse(text).unwrap() else { panic!("{text}") };
+            let [Test::Psn(range)] = tests[..] else { panic!("{tests:?}") };
+            [0, 0x10, 0x11, 0x1000, 0xff_ffef, 0xff_fff0, 0xff_ffff].map(|psn| range.has(psn))
+        };
+        assert_eq!(chosen("psn=0xfffff0..0x10"), [true, true, false, false, false, true, true]);
+        assert_eq!(chosen("psn=0x10..0xfffff0"), [false, true, true, true, true, true, false]);
+        assert_eq!(chosen("psn=0x11.."), [false, false, true, true, true, true, true]);
+        assert_eq!(chosen("psn=..0x10"), [true, true, false, false, false, false, false]);
     }
 }

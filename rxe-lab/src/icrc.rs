@@ -3,7 +3,7 @@
 use crate::frame::{Frame, Net};
 use rxe_core::wire::{
     ICRC_LEN, Opcode,
-    icrc::{self, ROCE_PORT, Route, header_difference, rxe_flush},
+    icrc::{self, Route, header_difference, rxe_flush},
 };
 
 /// The result of checking a packet's ICRC.
@@ -122,6 +122,3 @@ pub fn segment_net(net: Net, number: usize) -> Net {
         other => other,
     }
 }
-
-/// RoCEv2's destination port, for showing it.
-pub const DST_PORT: u16 = ROCE_PORT;

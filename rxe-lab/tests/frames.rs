@@ -175,6 +175,27 @@ fn a_packet_out_and_in_is_a_copy() {
     assert_eq!((told.count(Marks::COPY), told.count(Marks::RETRANSMITTED)), (2, 1));
 }
 
+/// Messages of the connection manager and other datagrams are copies as well, and are counted once.
+#[test]
+fn a_datagram_out_and_in_is_a_copy() {
+    let frames = recorded();
+    let is_request =
+        |frame: &&Vec<u8>| dissect(&pcap(ETHERNET, &[frame.to_vec()])).seen[0].label.starts_with("CM REQ");
+    let request = frames.iter().find(is_request).unwrap().clone();
+    let told = dissect(&pcapng(ETHERNET, &[request.clone(), request], &[2, 1]));
+    assert_eq!((told.seen[1].remark.marks, told.summary.totals.cm), (Marks::CM | Marks::COPY, 1));
+    let conversation = &told.summary.conversations[0];
+    assert_eq!((conversation.messages.len(), conversation.repeated), (1, 0));
+
+    // An empty UD SEND.
+    let mut packet = vec![0x64, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0x12];
+    packet.extend([0; 4]);
+    seal(&Route::v2([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0x1234), 0, &mut packet);
+    let frames = vec![datagram(&packet, 1, 0); 4];
+    let told = dissect(&pcapng(RAW, &frames, &[2, 1, 2, 1]));
+    assert_eq!((told.count(Marks::COPY), told.summary.datagrams[0].count), (2, 2));
+}
+
 /// A notification may come before anything else to a queue pair, of whose service it says nothing.
 #[test]
 fn a_notification_comes_first() {

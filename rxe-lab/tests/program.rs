@@ -108,6 +108,19 @@ fn mistakes_and_damage_have_their_exit_status() {
     assert_eq!(dissect(&[], Path::new("/nowhere/at/all")).status.code(), Some(1));
 }
 
+/// The output is buffered, and its last part is written at the end.
+#[test]
+fn output_that_does_not_fit_on_the_disk_is_an_error() {
+    let (file, _) = one_lost("lab-full");
+    for arguments in [&[][..], &["--packets"], &["--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-dissect"));
+        let output = command.arg(&file).args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains("cannot write the output"), "{output:?}");
+    }
+}
+
 /// From a pipe, whole; and from a file that grows, until it is interrupted.
 #[test]
 fn pipes_and_files_that_grow() {

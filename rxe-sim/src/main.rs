@@ -6,9 +6,9 @@ use rxe_sim::{Scenario, World, on_slurm, pcap::Tap, plot, report, report::Report
 use std::{
     error::Error,
     fs::{self, File},
-    io::BufWriter,
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode},
     time::{Duration, Instant},
 };
 
@@ -75,6 +75,9 @@ struct Sweep {
     tables: bool,
 }
 
+/// The exit status that shells report for a program that SIGPIPE has ended.
+const NOBODY_READS: i32 = 128 + 13;
+
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
 fn main() -> ExitCode {
@@ -87,6 +90,15 @@ fn main() -> ExitCode {
         eprintln!("rxe sim: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Prints. If the reader has ended (`rxe sim FILE | head`), the program ends without a message, as others do by SIGPIPE.
+fn put(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => process::exit(NOBODY_READS),
+        other => other.map_err(|error| format!("cannot write the output: {error}")),
+    }
 }
 
 fn bar(len: u64) -> ProgressBar {
@@ -121,19 +133,21 @@ fn play(args: &Play) -> Outcome {
     if let Some(out) = &args.out {
         write_all(out, &world, &report).map_err(|error| format!("{}: {error}", out.display()))?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.text() };
+    put(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn write_all(out: &Path, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out)?;
     fs::write(out.join("report.json"), serde_json::to_string_pretty(report)?)?;
-    report::write_flows(world, &mut BufWriter::new(File::create(out.join("flows.csv"))?))?;
-    report::write_record(world, &mut BufWriter::new(File::create(out.join("record.csv"))?))?;
+    let [mut flows, mut record] =
+        [File::create(out.join("flows.csv"))?, File::create(out.join("record.csv"))?].map(BufWriter::new);
+    report::write_flows(world, &mut flows)?;
+    report::write_record(world, &mut record)?;
+    // If they were only dropped, a full disk would not be noticed.
+    flows.flush()?;
+    record.flush()?;
     plot::draw_all(out, world, report)
 }
 
@@ -150,7 +164,7 @@ fn sweep(args: &Sweep) -> Outcome {
         play_here(args, &plan);
     }
     let missing = plan.tabulate(out)?;
-    print!("{}", fs::read_to_string(out.join("summary.csv"))?);
+    put(&fs::read_to_string(out.join("summary.csv"))?)?;
     if missing > 0 {
         eprintln!(
             "rxe sim: {missing} of {} jobs are missing; the same command plays only those",

@@ -34,10 +34,10 @@ pub struct Sender {
     suspect: usize,
     /// Copies that were examined already.
     looked: usize,
-    /// When a packet is sent again without a negative acknowledgement.
-    pub deadline: u64,
-    /// Whether there is an event for the deadline.
-    pub armed: bool,
+    /// The time of the last answer or timeout, or if it is later, when the first packet under way was sent.
+    pub since: u64,
+    /// The time of the event for the timeout, if there is one.
+    pub armed: Option<u64>,
 }
 
 impl Sender {
@@ -57,17 +57,16 @@ impl Sender {
         self.copies.is_empty()
     }
 
-    /// Everything before `psn` has arrived. Returns whether this is new.
-    pub fn acknowledged_before(&mut self, psn: u32) -> bool {
+    /// Everything before `psn` has arrived.
+    pub fn acknowledged_before(&mut self, psn: u32) {
         let count = distance(self.base, psn) as usize;
         if count == 0 || count > self.copies.len() {
-            return false;
+            return;
         }
         self.copies.drain(..count);
         self.base = psn & PSN_MASK;
         self.suspect = self.suspect.saturating_sub(count);
         self.looked = self.looked.saturating_sub(count);
-        true
     }
 
     /// A negative acknowledgement arrived: packet `expected` is missing, and packet `came` has arrived.
@@ -100,10 +99,10 @@ impl Sender {
         None
     }
 
-    /// The present timeout.
+    /// When a packet is sent again without a negative acknowledgement. It depends on how many are under way now.
     #[must_use]
-    pub fn timeout(&self, short: u64, long: u64) -> u64 {
-        if self.copies.len() <= FEW { short } else { long }
+    pub fn deadline(&self, short: u64, long: u64) -> u64 {
+        self.since.saturating_add(if self.copies.len() <= FEW { short } else { long })
     }
 }
 
@@ -196,18 +195,19 @@ mod tests {
             taken += 1 + std::iter::from_fn(|| receiver.next_kept()).count();
         }
         assert_eq!(taken, 10);
-        assert!(sender.acknowledged_before(psn(10)) && sender.is_empty());
+        sender.acknowledged_before(psn(10));
+        assert!(sender.is_empty());
     }
 
     #[test]
     fn silence_sends_the_first_one_again() {
         let mut sender = Sender::default();
         (0..4).for_each(|at| sender.sent(&packet(at)));
-        assert_eq!(sender.timeout(1, 2), 2);
+        assert_eq!(sender.deadline(1, 2), 2);
         sender.timed_out();
         assert_eq!(sender.next_lost().map(|packet| packet.psn()), Some(0));
         assert!(sender.next_lost().is_none());
         sender.acknowledged_before(1);
-        assert_eq!(sender.timeout(1, 2), 1);
+        assert_eq!(sender.deadline(1, 2), 1);
     }
 }

@@ -5,10 +5,12 @@ use crate::{Scenario, ScenarioError, World, report::Report};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
+    hash::{DefaultHasher, Hasher},
+    io,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -36,6 +38,9 @@ pub struct Sweep {
 
 /// The column that names a job's cell.
 const CELL: &str = "cell";
+
+/// The key of a scenario's seed.
+const SEED: &str = "seed";
 
 /// Most jobs of a sweep: each is a file.
 const MOST_JOBS: u64 = 100_000;
@@ -98,6 +103,7 @@ impl Sweep {
         if self.vary.contains_key(CELL) {
             return Err(format!("vary.{CELL}: scenarios have no such key"));
         }
+        self.check_keys()?;
         if let Some((key, _)) = self.vary.iter().find(|(_, values)| values.is_empty()) {
             return Err(format!("vary.{key}: an empty list; say at least one value"));
         }
@@ -110,6 +116,35 @@ impl Sweep {
         Ok(())
     }
 }
+
+impl Sweep {
+    /// Refuses keys that would have no effect, or whose values in the tables would not be those that were played.
+    fn check_keys(&self) -> Result<(), String> {
+        let cells = self.cells.iter().flat_map(|(cell, values)| values.keys().map(move |key| (cell, key)));
+        let varied = self.vary.keys().map(|key| (format!("vary.{key}"), key));
+        let all = varied.chain(cells.clone().map(|(cell, key)| (format!("cells.{cell}.{key}"), key)));
+        if let Some((place, _)) = all.into_iter().find(|(_, key)| *key == SEED) {
+            return Err(format!("{place}: seeds are from 1 to \"seeds\""));
+        }
+        let is_in = |key: &str, outer: &str| {
+            key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        for (cell, key) in cells {
+            if let Some(varied) = self.vary.keys().find(|varied| is_in(varied, key) || is_in(key, varied)) {
+                let how = if varied == key { String::new() } else { format!(", as {varied}") };
+                return Err(format!("cells.{cell}: {key} is also in vary{how}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This program: its version, and a number that other executables do not have.
+static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&fs::read("/proc/self/exe").unwrap_or_default());
+    format!("{} {:016x}", env!("CARGO_PKG_VERSION"), hasher.finish())
+});
 
 fn read(path: &Path) -> Result<String, SweepError> {
     fs::read_to_string(path).map_err(|source| SweepError::File { path: path.into(), source })
@@ -187,14 +222,15 @@ impl Plan {
             })?;
         }
         if let Some(table) = value.as_table_mut() {
-            table.insert("seed".into(), toml::Value::Integer(job.seed.cast_signed()));
+            table.insert(SEED.into(), toml::Value::Integer(job.seed.cast_signed()));
         }
         Ok(value)
     }
 
-    /// The beginning of a job's result, which identifies the job. With another scenario or other values it is another job.
+    /// The beginning of a job's result, which identifies the job. With another scenario, other values or another program it is
+    /// another job.
     fn identity(&self, job: &Job) -> Result<serde_json::Value, ScenarioError> {
-        Ok(serde_json::json!({ "job": job, "scenario": self.with_values(job)? }))
+        Ok(serde_json::json!({ "program": *PROGRAM, "job": job, "scenario": self.with_values(job)? }))
     }
 
     fn result(folder: &Path, job: &Job) -> PathBuf {
@@ -385,120 +421,4 @@ fn set(value: &mut toml::Value, path: &str, wanted: &toml::Value) -> Result<(), 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SCENARIO: &str = "end = \"1ms\"\n[network]\nkind = \"star\"\nhosts = 2\nrate = \"10gbit\"\ndelay = \"1us\"\n\
-        [[traffic]]\nkind = \"flows\"\nfrom = [\"h0\"]\nto = \"h1\"\nsize = \"10KB\"\n";
-
-    /// A folder with a scenario and a sweep of it. It is removed when this value is dropped.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str, sweep: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("rxe-sim-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).expect("a folder");
-            fs::write(path.join("scenario.toml"), SCENARIO).expect("a scenario");
-            let folder = Self(path);
-            folder.write(sweep);
-            folder
-        }
-
-        fn write(&self, sweep: &str) {
-            let sweep = format!("scenario = \"scenario.toml\"\nseeds = 2\n{sweep}");
-            fs::write(self.0.join("x.sweep.toml"), sweep).expect("a sweep");
-        }
-
-        fn plan(&self) -> Result<Plan, SweepError> {
-            Plan::read(&self.0.join("x.sweep.toml"))
-        }
-
-        fn play(&self) -> Plan {
-            let plan = self.plan().expect("a plan");
-            assert_eq!(plan.play_all(&self.0, 2, |_, _| ()), 0);
-            assert_eq!(plan.tabulate(&self.0).expect("tables"), 0);
-            plan
-        }
-
-        fn lines(&self, name: &str) -> Vec<String> {
-            let text = fs::read_to_string(self.0.join(name)).expect("a table");
-            text.lines().map(str::to_owned).collect()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn figures_of_several_seeds() {
-        assert_eq!(figures(vec![]), None);
-        assert_eq!(figures(vec![7.0]), Some([7.0; 4]));
-        assert_eq!(figures(vec![37.0, 1.0, 3.0]), Some([41.0 / 3.0, 3.0, 1.0, 37.0]));
-        assert_eq!(figures(vec![4.0, 1.0, 2.0, 9.0]), Some([4.0, 3.0, 1.0, 9.0]));
-    }
-
-    #[test]
-    fn results_of_another_scenario_are_played_anew() {
-        let folder = Folder::new("stale", "show = [\"all.delivered\", \"counts.packets\"]");
-        let plan = folder.play();
-        assert_eq!(folder.lines("table.csv")[1], "1,1,10");
-        assert!(!plan.play(&folder.0, 0).expect("it is there"), "not again");
-        let larger = SCENARIO.replace("10KB", "20KB");
-        fs::write(folder.0.join("scenario.toml"), larger).expect("a scenario");
-        assert_eq!(folder.plan().expect("a plan").missing(&folder.0), [0, 1]);
-        folder.play();
-        assert_eq!(folder.lines("table.csv")[1], "1,1,20");
-    }
-
-    #[test]
-    fn a_cell_that_was_changed_is_played_anew() {
-        let sweep =
-            |mtu| format!("show = [\"counts.packets\"]\n[cells.a]\n[cells.b]\n\"adapter.mtu\" = {mtu}");
-        let folder = Folder::new("cells", &sweep(512));
-        folder.play();
-        assert_eq!(folder.lines("table.csv")[1..], ["a,1,10", "a,2,10", "b,1,20", "b,2,20"]);
-        folder.write(&sweep(256));
-        assert_eq!(folder.plan().expect("a plan").missing(&folder.0), [2, 3]);
-    }
-
-    #[test]
-    fn numbers_that_a_report_does_not_have_are_left_empty() {
-        let folder = Folder::new("empty", "show = [\"all.delivered\", \"no.such\"]");
-        folder.play();
-        assert_eq!(folder.lines("table.csv")[1], "1,1,");
-        assert_eq!(folder.lines("summary.csv")[1], "2,1.0000,1.0000,1.0000,1.0000,,,,");
-    }
-
-    #[test]
-    fn sweeps_without_jobs_or_with_too_many_are_refused() {
-        for (vary, told) in [
-            ("\"adapter.mtu\" = []", "vary.adapter.mtu: an empty list"),
-            ("cell = [1]", "vary.cell: scenarios have no such key"),
-        ] {
-            let folder = Folder::new("refused", &format!("show = []\n[vary]\n{vary}"));
-            let error = folder.plan().expect_err(vary).to_string();
-            assert!(error.contains(told), "{vary}: {error}");
-        }
-        for (seeds, told) in [("0", "seeds: at least 1"), ("10000000000000", "jobs: at most 100000")] {
-            let folder = Folder::new("seeds", "show = []");
-            let text = format!("scenario = \"scenario.toml\"\nseeds = {seeds}\nshow = []");
-            fs::write(folder.0.join("x.sweep.toml"), text).expect("a sweep");
-            let error = folder.plan().expect_err(seeds).to_string();
-            assert!(error.contains(told), "{seeds}: {error}");
-        }
-    }
-
-    #[test]
-    fn keys_that_lead_nowhere_are_told() {
-        for (key, told) in
-            [("traffic.3.size", "a list of 1"), ("end.x", "a string"), ("colour", "unknown field")]
-        {
-            let folder = Folder::new("nowhere", &format!("show = []\n[vary]\n\"{key}\" = [\"1KB\"]"));
-            let error = folder.plan().expect_err(key).to_string();
-            assert!(error.contains(told), "{key}: {error}");
-        }
-    }
-}
+mod tests;

@@ -117,18 +117,18 @@ impl Topology {
                 count
             }
             Network::Custom { hosts, switches, links, rate, delay } => {
+                let mut places = HashMap::new();
                 for name in hosts.iter().chain(switches) {
-                    if net.names.contains(name) {
+                    if places.insert(name, net.node(name.clone())).is_some() {
                         return Err(ScenarioError::value(
                             "network",
                             format!("two nodes are called {name:?}"),
                         ));
                     }
-                    net.node(name.clone());
                 }
                 for (a, b) in links {
                     let find = |name: &String| {
-                        net.names.iter().position(|known| known == name).ok_or_else(|| {
+                        places.get(name).copied().ok_or_else(|| {
                             ScenarioError::value("network.links", format!("there is no node {name:?}"))
                         })
                     };
@@ -338,13 +338,22 @@ mod tests {
 
     #[test]
     fn what_is_no_network_is_said() {
-        let network = Network::Custom {
+        let network = |switch: &str, links: &[(&str, &str)]| Network::Custom {
             hosts: vec!["a".into(), "b".into()],
-            switches: vec!["s".into()],
-            links: vec![("a".into(), "s".into())],
+            switches: vec![switch.into()],
+            links: links.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect(),
             rate: Rate(1),
             delay: Span(1),
         };
-        assert!(Topology::build(&network).unwrap_err().to_string().contains("host b has 0 links"));
+        let built = Topology::build(&network("s", &[("a", "s"), ("s", "b")])).unwrap();
+        assert_eq!((built.wire("a-s"), built.wire("b-s")), (Some(0), Some(3)));
+        for (wrong, told) in [
+            (network("s", &[("a", "s")]), "host b has 0 links"),
+            (network("b", &[]), "two nodes are called \"b\""),
+            (network("s", &[("a", "c")]), "there is no node \"c\""),
+        ] {
+            let error = Topology::build(&wrong).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
     }
 }

@@ -68,6 +68,15 @@ fn selective_repeat_sends_each_loss_again_once() {
     assert!(lost > 100 && again >= lost && again <= lost + lost / 10, "{again} sent again, {lost} lost");
 }
 
+/// The short timeout is for at most three packets under way. While there are more, silence may be longer.
+#[test]
+fn the_short_timeout_is_for_few_packets() {
+    // The first acknowledgement comes after 240 us.
+    let text = "[adapter]\nwindow = \"100KB\"\nrecovery = \"selective\"\ntimeout = \"320us\"\nshort_timeout = \"100us\"\n[[traffic]]\nkind = \"flows\"\nfrom = [\"h0\"]\nto = \"h1\"\nsize = \"100KB\"";
+    let counts = play(&star(2, text).replace("10us", "60us")).counts;
+    assert_eq!((counts.timeouts, counts.retransmitted), (0, 0), "{counts:?}");
+}
+
 /// The record has each flow's rate by its congestion control: the link's without any, and nothing before and after the flow.
 #[test]
 fn rates_are_recorded() {
@@ -120,6 +129,17 @@ fn dcqcn_keeps_queues_short() {
     assert!(none.counts.pauses > 0 && none.counts.dropped == 0, "{:?}", none.counts);
     assert!(dcqcn.counts.notifications > 0, "{:?}", dcqcn.counts);
     assert!(dcqcn.queues[0].mean * 4.0 < none.queues[0].mean, "{:?} {:?}", dcqcn.queues, none.queues);
+}
+
+/// If a single packet makes the difference, a pause may end and begin again at the same moment.
+#[test]
+fn pauses_without_hysteresis_lose_nothing() {
+    // A link holds 12.5 KB each way, for which there is room above the 10 KB.
+    let text = "[switch]\nport_buffer = \"50KB\"\npfc = { xoff = \"10KB\", hysteresis = \"0B\" }\n[[traffic]]\nkind = \"flows\"\nfrom = [\"h0\", \"h1\"]\nto = \"h2\"\nsize = \"2MB\"";
+    let report = play(&star(3, text));
+    let counts = report.counts;
+    assert!(counts.pauses > 100, "{counts:?}");
+    assert_eq!((counts.dropped, counts.retransmitted, report.all.delivered), (0, 0, 2), "{counts:?}");
 }
 
 #[test]

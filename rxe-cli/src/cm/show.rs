@@ -10,7 +10,7 @@ use rxe_cm::{CmEvent, Crossing, Direction, EventKind, Manager, Offer, proto::Dat
 use serde_json::{Map, Value, json};
 use std::{
     collections::HashMap,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     net::IpAddr,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
@@ -187,9 +187,7 @@ impl Printer {
                     continue;
                 }
             };
-            let mut out = io::stdout().lock();
-            // The reader may have closed the pipe.
-            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            out!("{text}");
         }
     }
 

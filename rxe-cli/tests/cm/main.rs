@@ -63,6 +63,18 @@ fn nobody_listens() {
     }
 }
 
+/// What is printed is the result, so the program does not end well without it.
+#[test]
+fn output_that_does_not_fit_on_the_disk_is_an_error() {
+    let Some(host) = Host::new() else { return };
+    let _listener = host.listen("77");
+    for arguments in ["connect 127.0.0.1:77 --hold 0", "connect 127.0.0.1:77 --hold 0 --json"] {
+        let mut command = rxe(arguments);
+        command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+        failed(&host.output(command), "cannot write the output");
+    }
+}
+
 /// A host that has no RDMA device, as far as the other can see.
 #[test]
 fn nobody_answers() {

@@ -140,6 +140,8 @@ impl Interface {
 pub struct Capture {
     reader: Box<dyn PcapReaderIterator + Send>,
     interfaces: Vec<Interface>,
+    /// The byte order of the present pcapng section.
+    big_endian: bool,
     /// Bytes of the block that was given out last.
     given: usize,
     read: u64,
@@ -173,7 +175,15 @@ impl Capture {
         }
         let reader = pcap_parser::create_reader(CAPACITY, io::Cursor::new(front).chain(source));
         let reader = reader.map_err(|_| CaptureError::NotACapture)?;
-        Ok(Self { reader, interfaces: Vec::new(), given: 0, read: 0, ended: false, capacity: CAPACITY })
+        Ok(Self {
+            reader,
+            interfaces: Vec::new(),
+            big_endian: false,
+            given: 0,
+            read: 0,
+            ended: false,
+            capacity: CAPACITY,
+        })
     }
 
     /// Bytes of the capture that were read.
@@ -221,15 +231,16 @@ impl Capture {
                             self.interfaces = vec![legacy(header)];
                             false
                         }
-                        PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+                        PcapBlockOwned::NG(Block::SectionHeader(section)) => {
                             self.interfaces.clear();
+                            self.big_endian = section.big_endian();
                             false
                         }
                         PcapBlockOwned::NG(Block::InterfaceDescription(about)) => {
                             if self.interfaces.len() == LARGEST_FIRST as usize {
                                 return Err(damaged("more interfaces than there can be"));
                             }
-                            self.interfaces.push(interface(about));
+                            self.interfaces.push(interface(about, self.big_endian));
                             false
                         }
                         PcapBlockOwned::NG(Block::EnhancedPacket(packet))
@@ -313,11 +324,27 @@ fn legacy(header: &pcap_parser::PcapHeader) -> Interface {
     Interface { link, resolution, offset: 0, snaplen: header.snaplen }
 }
 
-fn interface(about: &pcap_parser::InterfaceDescriptionBlock<'_>) -> Interface {
-    // An impossible resolution is ignored.
-    let resolution = about.ts_resolution().filter(|units| *units > 0).unwrap_or(1_000_000);
-    let link = LinkType::from_number(about.linktype.0);
-    Interface { link, resolution, offset: about.ts_offset(), snaplen: about.snaplen }
+/// An interface of a pcapng section. What the parser says of its clock is not used: it takes powers of 2 for impossible, and
+/// reads the offset in one byte order only.
+fn interface(about: &pcap_parser::InterfaceDescriptionBlock<'_>, big_endian: bool) -> Interface {
+    let power = u32::from(about.if_tsresol & 0x7f);
+    let resolution = match about.if_tsresol & 0x80 {
+        0 => 10_u64.checked_pow(power),
+        _ => 1_u64.checked_shl(power),
+    };
+    let offset = about.options.iter().rfind(|option| option.code == OptionCode::IfTsoffset);
+    let offset = offset.and_then(|option| option.value.first_chunk::<8>());
+    let offset = offset.map_or(0, |bytes| match big_endian {
+        true => i64::from_be_bytes(*bytes),
+        false => i64::from_le_bytes(*bytes),
+    });
+    Interface {
+        link: LinkType::from_number(about.linktype.0),
+        // A unit that no clock can have is ignored.
+        resolution: resolution.unwrap_or(1_000_000),
+        offset,
+        snaplen: about.snaplen,
+    }
 }
 
 fn record<'a>(block: PcapBlockOwned<'a>, interfaces: &[Interface]) -> Option<Record<'a>> {
@@ -371,3 +398,6 @@ fn direction(packet: &EnhancedPacketBlock<'_>) -> u8 {
     });
     (flags & 3) as u8
 }
+
+#[cfg(test)]
+mod tests;

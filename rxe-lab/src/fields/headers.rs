@@ -3,10 +3,10 @@
 use super::{Field, Value, cm};
 use crate::{
     frame::Net,
-    icrc::{DST_PORT, Icrc},
+    icrc::Icrc,
     packet::{Mad, Packet},
 };
-use rxe_core::wire::{Bth, Ext, Extensions, Head, Opcode, Syndrome, rnr_delay};
+use rxe_core::wire::{Bth, Ext, Extensions, Head, Opcode, Syndrome, icrc::ROCE_PORT, rnr_delay};
 
 /// Payload bytes that are shown.
 const SHOWN_PAYLOAD: usize = 32;
@@ -82,7 +82,7 @@ fn net(net: &Net, packet: &Packet<'_>) -> Field {
     };
     if !matches!(net, Net::Grh { .. }) {
         inside.push(Field::count("src_port", packet.frame.src_port.into()));
-        inside.push(Field::count("dst_port", DST_PORT.into()));
+        inside.push(Field::count("dst_port", ROCE_PORT.into()));
     }
     Field::group(name, inside)
 }
@@ -206,7 +206,9 @@ fn payload(packet: &Packet<'_>, head: &Head, all: &mut Vec<Field>) {
 fn icrc(icrc: Icrc) -> Field {
     let note = match icrc {
         Icrc::Cut { missing } => format!("{missing} bytes of the packet were not kept"),
-        Icrc::Wrong { .. } => "corrupted, or its headers were rewritten on the way".to_owned(),
+        Icrc::Wrong { .. } => {
+            "corrupted, its headers were rewritten on the way, or its sender computes it wrongly".to_owned()
+        }
         _ => String::new(),
     };
     Field::text("icrc", icrc.words()).note(note)

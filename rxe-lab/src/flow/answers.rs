@@ -23,6 +23,7 @@ pub(super) struct Answers {
     pub(super) missing: u64,
     /// An MSN, and the number of completed messages in the capture at that time.
     msn: Option<(u32, u64)>,
+    /// The PSN after the last answer.
     next_response: Option<Psn>,
 }
 
@@ -84,29 +85,28 @@ impl Answers {
     ) {
         let psn = head.bth.psn;
         let syndrome = head.ext.aeth.syndrome;
+        let is_nak = matches!(syndrome, Syndrome::RnrNak(_) | Syndrome::Nak(_));
+        let end = if is_nak { psn } else { psn.next() };
+        requests.answer(end, time, place);
+        // READ responses that come after this one are behind it.
+        if self.next_response.is_none_or(|next| end.is_after(next)) {
+            self.next_response = Some(end);
+        }
         match syndrome {
-            Syndrome::RnrNak(_) => {
-                requests.answer(psn, time, place);
-                requests.cause = Some(Cause::Rnr(psn));
-            }
-            Syndrome::Nak(rxe_core::wire::NakCode::PsnSequence) => {
-                requests.answer(psn, time, place);
-                requests.cause = Some(Cause::Nak(psn));
-            }
-            Syndrome::Nak(_) => {
-                requests.answer(psn, time, place);
-                requests.refuse(psn);
-            }
-            _ => {
-                requests.answer(psn.next(), time, place);
-                self.check_msn(head, requests, outcome);
-            }
+            Syndrome::RnrNak(_) => requests.cause = Some(Cause::Rnr(psn)),
+            Syndrome::Nak(rxe_core::wire::NakCode::PsnSequence) => requests.cause = Some(Cause::Nak(psn)),
+            Syndrome::Nak(_) => requests.refuse(psn),
+            _ => self.check_msn(head, requests, outcome),
         }
     }
 
     /// The responder counts messages. If none is missing in the capture, so can we.
     fn check_msn(&mut self, head: &Head, requests: &Requests, outcome: &mut Outcome) {
         if head.info.class != Class::Acknowledge {
+            return;
+        }
+        // What was asked for before the capture began is not counted here.
+        if self.msn.is_none() && requests.first.is_none_or(|first| head.bth.psn.is_before(first)) {
             return;
         }
         let (found, count) = (head.ext.aeth.msn.value(), requests.completed);

@@ -72,7 +72,7 @@ impl Conversations {
         };
         let at = match found {
             // The active side may use its ID again for another connection.
-            Some(at) if asks != Some(true) || !self.is_over(at) => at,
+            Some(at) if asks != Some(true) || !self.is_over(at) || self.list[at].has(datagram, true) => at,
             _ if self.list.len() == MOST => return None,
             _ => self.begin(src, dst, local, remote, asks != Some(false)),
         };
@@ -151,13 +151,17 @@ impl Conversation {
         }
     }
 
+    /// Whether this message was seen before.
+    fn has(&self, datagram: &Datagram, by_asker: bool) -> bool {
+        self.seen.contains(&(datagram.message.attribute(), datagram.transaction, by_asker))
+    }
+
     fn say(&mut self, datagram: &Datagram, time: u64, by_asker: bool) {
-        let key = (datagram.message.attribute(), datagram.transaction, by_asker);
-        let repeated = self.seen.contains(&key);
+        let repeated = self.has(datagram, by_asker);
         if repeated {
             self.repeated += 1;
         } else if self.seen.len() < MOST_MESSAGES {
-            self.seen.push(key);
+            self.seen.push((datagram.message.attribute(), datagram.transaction, by_asker));
         }
         if self.messages.len() < MOST_MESSAGES {
             self.messages.push(Said { time_ns: time, name: datagram.message.name(), by_asker, repeated });
@@ -195,7 +199,7 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rxe_cm::proto::{Drep, PrivateData};
+    use rxe_cm::proto::{Drep, PrivateData, Rej, Req};
 
     /// A side that uses a new ID in every message is still one conversation.
     #[test]
@@ -217,5 +221,22 @@ mod tests {
         }
         assert_eq!((conversations.list.len(), conversations.by_asker.len()), (1, 1));
         assert_eq!(conversations.by_asked.len(), 1, "the last one");
+    }
+
+    /// A request that is sent again after it was refused is no new one. Another one with the same ID is.
+    #[test]
+    fn a_request_that_is_sent_again_after_its_refusal() {
+        let [asker, asked] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut conversations = Conversations::default();
+        let id = CommId(7);
+        for (transaction, lists) in [(1, 1), (1, 1), (2, 2)] {
+            let said = |message| Datagram { transaction, modifier: 0, message };
+            let request = said(Message::Req(Req { local_comm_id: id, ..Req::default() }));
+            conversations.take(asker, asked, &request, 0);
+            let refusal = said(Message::Rej(Rej { remote_comm_id: id, ..Rej::default() }));
+            conversations.take(asked, asker, &refusal, 0);
+            assert_eq!(conversations.list.len(), lists);
+        }
+        assert_eq!((conversations.list[0].repeated, conversations.list[1].repeated), (2, 0));
     }
 }

@@ -30,7 +30,8 @@ bitflags::bitflags! {
         const LOST = 1 << 11;
         /// It was not answered by the end of the capture.
         const UNANSWERED = 1 << 12;
-        /// Its headers were rewritten on the way: its ICRC is wrong in the same way as those of other packets of the stream.
+        /// Its ICRC is wrong in the same way as those of other packets of the stream: its headers were rewritten on the way, or
+        /// its sender computes it wrongly.
         const REWRITTEN = 1 << 13;
         /// Its headers cannot be read.
         const UNREADABLE = 1 << 14;
@@ -59,7 +60,11 @@ pub const WORDS: [(Marks, &str, &str); 16] = [
     (Marks::RNR, "rnr", "the receiver was not ready (RNR NAK)"),
     (Marks::LATE, "late", "came after later ones, without being sent again"),
     (Marks::BAD_ICRC, "bad", "the ICRC is wrong"),
-    (Marks::REWRITTEN, "rewritten", "addresses or ports were rewritten on the way (NAT)"),
+    (
+        Marks::REWRITTEN,
+        "rewritten",
+        "addresses or ports were rewritten on the way (NAT), or the sender computes the ICRC wrongly",
+    ),
     (Marks::UNREADABLE, "unreadable", "headers that cannot be read"),
     (Marks::MSN, "msn", "the message sequence number does not follow from the messages before"),
     (Marks::UNANSWERED, "unanswered", "no answer by the end of the capture"),

@@ -38,7 +38,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
 };
-use stream::Stream;
+use stream::{Recent, Stream};
 
 /// Most streams that are followed. Packets of others are only counted.
 const MOST_STREAMS: usize = 1 << 16;
@@ -75,11 +75,13 @@ pub struct Analyzer {
     lonely: HashMap<(IpAddr, IpAddr), BTreeSet<StreamId>>,
     /// The last stream, which is often also the next one.
     last: Option<(Key, StreamId)>,
+    /// The latest datagrams of all senders.
+    recent: Recent,
     datagrams: BTreeMap<(IpAddr, Qpn, IpAddr, Qpn), (u64, u64)>,
     conversations: Conversations,
     /// The pairs of streams that an earlier pass has found.
     known: HashMap<Key, Key>,
-    /// Path MTUs from messages of the connection manager.
+    /// Path MTUs from messages of the connection manager, or from an earlier pass.
     mtus: HashMap<Key, u32>,
     hindsight: Vec<(Place, Marks, String)>,
     totals: Totals,
@@ -92,16 +94,20 @@ impl Analyzer {
         Self::default()
     }
 
-    /// An analyzer for a second pass over the same capture. It knows from the first packet on which streams are one connection.
+    /// An analyzer for a second pass over the same capture. It knows from the first packet on which streams are one connection,
+    /// and their MTUs.
     #[must_use]
     pub fn again(first: &Self) -> Self {
-        let mut known = HashMap::new();
+        let (mut known, mut mtus) = (HashMap::new(), HashMap::new());
         for stream in &first.streams {
+            if let Some(mtu) = stream.requests.mtu {
+                mtus.insert(stream.key, mtu);
+            }
             if let Some(peer) = stream.peer {
                 known.insert(stream.key, first.streams[peer].key);
             }
         }
-        Self { known, ..Self::default() }
+        Self { known, mtus, ..Self::default() }
     }
 
     /// Handles a frame without a packet.
@@ -173,9 +179,16 @@ impl Analyzer {
 
     fn datagram(&mut self, packet: &Packet<'_>, head: &Head, remark: &mut Remark) {
         let (src, dst) = packet.addresses();
-        if let Some(mad) = packet.mad() {
+        let mad = packet.mad();
+        if matches!(mad, Some(Mad::Cm(_))) {
+            remark.marks |= Marks::CM;
+        }
+        if self.recent.is_copy(packet, head) {
+            remark.marks |= Marks::COPY;
+            return;
+        }
+        if let Some(mad) = mad {
             if let Mad::Cm(datagram) = mad {
-                remark.marks |= Marks::CM;
                 self.totals.cm += 1;
                 if !packet.icrc.is_wrong()
                     && let Some(ends) = self.conversations.take(src, dst, &datagram, packet.time)
@@ -200,7 +213,7 @@ impl Analyzer {
         let Some(id) = self.stream(packet, head) else { return };
         remark.stream = Some(id);
         let stream = &mut self.streams[id];
-        if stream.is_copy(packet, head) {
+        if stream.recent.is_copy(packet, head) {
             remark.marks |= Marks::COPY;
             stream.copies += 1;
         } else {
@@ -220,7 +233,7 @@ impl Analyzer {
             stream.service = head.info.service;
         }
         stream.count(packet, head);
-        if stream.is_copy(packet, head) {
+        if stream.recent.is_copy(packet, head) {
             remark.marks |= Marks::COPY;
             stream.copies += 1;
             return;
@@ -229,6 +242,9 @@ impl Analyzer {
             remark.marks = (remark.marks - Marks::BAD_ICRC) | Marks::REWRITTEN;
         } else if packet.icrc.is_wrong() {
             // The receiver drops it, so it has no effect.
+            if head.info.is_request() {
+                stream.requests.corrupted(head.bth.psn);
+            }
             remark.why = Some("its receiver drops it".to_owned());
             return;
         }

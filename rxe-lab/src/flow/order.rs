@@ -42,14 +42,27 @@ impl<T: Copy> Latest<T> {
     pub(super) fn put(&mut self, psn: Psn, value: T) {
         steps::count();
         self.came += 1;
-        if self.order.len() == MOST_LATEST
-            && let Some((number, oldest)) = self.order.pop_front()
+        if self.order.len() == MOST_LATEST {
+            self.forget_oldest();
+        }
+        self.order.push_back((self.came, psn));
+        self.by_psn.insert(psn, (self.came, value));
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((number, oldest)) = self.order.pop_front()
             && self.by_psn.get(&oldest).is_some_and(|(newest, _)| *newest == number)
         {
             self.by_psn.remove(&oldest);
         }
-        self.order.push_back((self.came, psn));
-        self.by_psn.insert(psn, (self.came, value));
+    }
+
+    /// Removes entries that are behind `psn` by half of all PSNs or more, before the same PSNs come again.
+    pub(super) fn forget_far(&mut self, psn: Psn) {
+        while self.order.front().is_some_and(|(_, first)| psn.is_before(*first)) {
+            steps::count();
+            self.forget_oldest();
+        }
     }
 
     pub(super) fn get(&self, psn: Psn) -> Option<T> {

@@ -13,10 +13,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most unanswered requests and packets of one queue pair that are kept.
 const MOST_OPEN: usize = 1 << 16;
+/// Most acknowledged packets of one queue pair that are kept.
+const MOST_PAST: usize = 1 << 10;
 /// Most rounds of retransmission that are listed.
 const MOST_ROUNDS: usize = 64;
 /// Most ranges of missing packets that are remembered.
 const MOST_HOLES: usize = 256;
+/// Most corrupted packets that are remembered.
+const MOST_CORRUPTED: usize = 64;
 /// The smallest path MTU. If the MTU is unknown, a READ has at most as many response packets as with this one.
 const LEAST_MTU: u32 = 256;
 
@@ -29,6 +33,8 @@ pub(super) struct Operation {
     pub(super) kind: &'static str,
     pub(super) last: Psn,
     pub(super) bytes: u64,
+    /// The time when its first packet was sent.
+    began: u64,
     /// The time when its last packet was first sent.
     pub(super) sent: u64,
     /// Whether a packet of it was sent again. Its duration is then not a round trip.
@@ -45,6 +51,32 @@ pub(super) enum Cause {
     Rnr(Psn),
     /// A READ response, or another one, was missing.
     MissingAnswer(Psn),
+}
+
+impl Cause {
+    /// For this cause packets are sent again from here on, or from an earlier packet on.
+    const fn psn(&self) -> Psn {
+        match self {
+            Self::Nak(psn) | Self::Rnr(psn) | Self::MissingAnswer(psn) => *psn,
+        }
+    }
+
+    /// Whether it is no cause any more, as everything before `end` is acknowledged. Responses behind a missing one acknowledge
+    /// it, too, before the requester asks for it again. So a missing one is forgotten much later.
+    fn is_over(&self, end: Psn) -> bool {
+        match self {
+            Self::Nak(psn) | Self::Rnr(psn) => psn.is_before(end),
+            Self::MissingAnswer(psn) => psn.plus(MOST_OPEN as u32).is_before(end),
+        }
+    }
+}
+
+/// A packet, when it was sent last.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    psn: Psn,
+    place: Place,
+    time: u64,
 }
 
 /// One round of retransmission.
@@ -71,6 +103,8 @@ pub(super) struct Outcome {
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
+    /// The first PSN in the capture.
+    pub(super) first: Option<Psn>,
     /// The PSN after the highest that was sent.
     pub(super) next: Option<Psn>,
     /// After a READ with an unknown MTU the next PSN may be higher by this.
@@ -80,8 +114,12 @@ pub(super) struct Requests {
     /// Unanswered operations, in the order of their last PSNs.
     pub(super) open: VecDeque<Operation>,
     /// Unanswered packets, in the order of their PSNs.
-    sent: VecDeque<(Psn, Place)>,
+    sent: VecDeque<Sent>,
+    /// The latest acknowledged packets, in the order of their PSNs.
+    past: VecDeque<Sent>,
     holes: VecDeque<(Psn, u32)>,
+    /// PSNs from `next` on of packets whose ICRC is wrong.
+    corrupted: Vec<Psn>,
     message: Option<Operation>,
     /// Number and bytes of operations, by kind.
     pub(super) asked: BTreeMap<&'static str, (u64, u64)>,
@@ -103,13 +141,15 @@ pub(super) struct Requests {
     pub(super) answered: Option<(Psn, Place)>,
     /// The latest READ responses, in case that they are requested again.
     responses: Latest<Place>,
+    /// The times of the last request and of the last answer.
     last_time: u64,
+    last_answer: u64,
 }
 
 impl Requests {
     /// Whether an answer to this PSN may belong to these requests.
     pub(super) fn awaits(&self, psn: Psn) -> bool {
-        let first = self.sent.front().map(|(psn, _)| *psn);
+        let first = self.sent.front().map(|sent| sent.psn);
         let (Some(first), Some(next)) = (first, self.next) else { return false };
         let end = next.plus(self.flexible);
         !psn.is_before(first) && psn.is_before(end)
@@ -123,31 +163,58 @@ impl Requests {
     pub(super) fn take(&mut self, head: &Head, time: u64, place: Place) -> Outcome {
         let psn = head.bth.psn;
         let mut outcome = Outcome::default();
+        self.first.get_or_insert(psn);
         self.learn_mtu(head);
         let ahead = self.next.map_or(0, |next| psn.distance(next));
         if ahead < 0 {
             self.again(head, time, place, &mut outcome);
         } else {
             if ahead > 0 && ahead as u32 > self.flexible {
-                let (next, count) = (self.next.unwrap_or(psn), ahead as u32);
-                self.missing += u64::from(count);
-                if self.holes.len() == MOST_HOLES {
-                    self.holes.pop_front();
-                }
-                self.holes.push_back((next, count));
-                // A message with missing packets is counted when its last packet is seen.
-                outcome.marks |= Marks::GAP;
-                let last = psn.minus(1);
-                outcome.why = Some(if count == 1 {
-                    format!("the packet before it (psn {next}) is not in the capture")
-                } else {
-                    format!("{count} packets before it (psn {next} to {last}) are not in the capture")
-                });
+                self.gap(psn, ahead as u32, &mut outcome);
             }
+            self.corrupted.retain(|corrupted| corrupted.is_after(psn));
             self.forward(head, time, place);
         }
         self.last_time = time;
         outcome
+    }
+
+    /// A packet whose ICRC is wrong. Its receiver drops it, but it is in the capture.
+    pub(super) fn corrupted(&mut self, psn: Psn) {
+        let is_new = self.next.is_none_or(|next| !psn.is_before(next)) && !self.corrupted.contains(&psn);
+        if is_new {
+            if self.corrupted.len() == MOST_CORRUPTED {
+                self.corrupted.remove(0);
+            }
+            self.corrupted.push(psn);
+        }
+    }
+
+    /// The `count` packets before `psn` were not taken.
+    fn gap(&mut self, psn: Psn, count: u32, outcome: &mut Outcome) {
+        let (next, last) = (psn.minus(count), psn.minus(1));
+        let is_of_them = |one: &&Psn| !one.is_before(next) && one.is_before(psn);
+        let corrupted = self.corrupted.iter().filter(is_of_them).count() as u32;
+        let them = if count == 1 {
+            format!("the packet before it (psn {next})")
+        } else {
+            format!("{count} packets before it (psn {next} to {last})")
+        };
+        if corrupted == count {
+            let verb = if count == 1 { "was" } else { "were" };
+            outcome.why = Some(format!("{them} {verb} corrupted"));
+            return;
+        }
+        self.missing += u64::from(count - corrupted);
+        if self.holes.len() == MOST_HOLES {
+            self.holes.pop_front();
+        }
+        self.holes.push_back((next, count));
+        // A message with missing packets is counted when its last packet is seen.
+        outcome.marks |= Marks::GAP;
+        let verb = if count == 1 { "is" } else { "are" };
+        let others = if corrupted > 0 { format!(", or were corrupted ({corrupted})") } else { String::new() };
+        outcome.why = Some(format!("{them} {verb} not in the capture{others}"));
     }
 
     /// A packet that was not sent before.
@@ -169,18 +236,20 @@ impl Requests {
         let last = psn.plus(packets - 1);
         self.next = Some(last.next());
         if head.info.service != Service::Uc {
+            self.responses.forget_far(psn);
             if self.sent.len() == MOST_OPEN {
                 self.sent.pop_front();
             }
-            order::forget_far(&mut self.sent, psn, |(sent, _)| *sent);
-            self.sent.push_back((psn, place));
+            order::forget_far(&mut self.sent, psn, |sent| sent.psn);
+            self.sent.push_back(Sent { psn, place, time });
         }
         let bytes = match head.info.class {
             Class::ReadRequest => u64::from(length),
             Class::CompareSwap | Class::FetchAdd => 8,
             _ => head.payload_len as u64,
         };
-        let start = Operation { kind: kind(head), last, bytes: 0, sent: time, again: false, place };
+        let start =
+            Operation { kind: kind(head), last, bytes: 0, began: time, sent: time, again: false, place };
         let mut operation =
             if head.info.position.is_start() { start } else { self.message.take().unwrap_or(start) };
         (operation.last, operation.sent, operation.place) = (last, time, place);
@@ -195,7 +264,7 @@ impl Requests {
         if head.info.service == Service::Uc {
             self.completed += 1;
             self.completed_bytes += operation.bytes;
-            self.goodput.add(time, operation.bytes);
+            self.goodput.add(operation.began, time, operation.bytes);
         } else {
             if self.open.len() == MOST_OPEN {
                 self.open.pop_front();
@@ -208,6 +277,10 @@ impl Requests {
     /// A packet whose PSN is not new.
     fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
         let psn = head.bth.psn;
+        if self.cause.as_ref().is_some_and(|cause| psn.is_after(cause.psn())) {
+            // The requester begins behind it, so it has another reason.
+            self.cause = None;
+        }
         if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
             self.late += 1;
             outcome.marks |= Marks::LATE;
@@ -231,6 +304,7 @@ impl Requests {
                 round.packets += 1;
                 outcome.why = Some(round.why.clone());
             }
+            self.sent_again(psn, place, time);
             return;
         }
         let why = self.reason(psn, time, outcome);
@@ -239,22 +313,30 @@ impl Requests {
             self.rounds.push(Round { time_ns: time, psn: psn.value(), packets: 1, why: why.clone() });
         }
         outcome.why = Some(why);
-        // From here on, the packets of this round are those that may be lost next.
-        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
-        if let Some((_, sent)) = self.sent.get_mut(at).filter(|(sent, _)| *sent == psn) {
-            *sent = place;
+        self.sent_again(psn, place, time);
+    }
+
+    /// From here on, this is the packet that may be lost next.
+    fn sent_again(&mut self, psn: Psn, place: Place, time: u64) {
+        for list in [&mut self.sent, &mut self.past] {
+            let at = order::position(list, psn, |sent| sent.psn);
+            if let Some(sent) = list.get_mut(at).filter(|sent| sent.psn == psn) {
+                (sent.place, sent.time) = (place, time);
+            }
         }
     }
 
-    /// The latest unanswered packet with this PSN.
-    fn sent_at(&self, psn: Psn) -> Option<Place> {
-        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
-        self.sent.get(at).filter(|(sent, _)| *sent == psn).map(|(_, place)| *place)
+    /// The latest packet with this PSN, in one of the two lists.
+    fn find(list: &VecDeque<Sent>, psn: Psn) -> Option<Sent> {
+        let at = order::position(list, psn, |sent| sent.psn);
+        list.get(at).filter(|sent| sent.psn == psn).copied()
     }
 
     /// Why the requester goes back to this PSN, and the packet that was lost.
     fn reason(&mut self, psn: Psn, time: u64, outcome: &mut Outcome) -> String {
-        let (request, response) = (self.sent_at(psn), self.responses.get(psn));
+        let request = Self::find(&self.sent, psn);
+        let sent = request.or_else(|| Self::find(&self.past, psn)).map_or(self.last_time, |sent| sent.time);
+        let (request, response) = (request.map(|sent| sent.place), self.responses.get(psn));
         match self.cause.take() {
             Some(Cause::Nak(asked)) => {
                 if let Some(place) = request.filter(|_| asked == psn) {
@@ -270,14 +352,15 @@ impl Requests {
                 format!("the answer with psn {missing} was missing")
             }
             None => {
-                let silence = rxe_ladder::duration(time.saturating_sub(self.last_time));
                 let answered = self.answered.filter(|(last, _)| !last.is_before(psn)).map(|(_, place)| place);
                 if let Some(place) = response.or(answered) {
                     outcome
                         .lost
                         .push((place, "the requester sent the request again, so it had not come".to_owned()));
+                    let silence = rxe_ladder::duration(time.saturating_sub(sent));
                     return format!("its answer did not arrive: no news for {silence}");
                 }
+                let silence = rxe_ladder::duration(time.saturating_sub(sent.max(self.last_answer)));
                 if let Some(place) = request {
                     let why =
                         format!("it was sent again after {silence} of silence: it or its answer was lost");
@@ -307,14 +390,22 @@ impl Requests {
     pub(super) fn answer(&mut self, end: Psn, time: u64, by: Place) -> u64 {
         let mut count = 0;
         let last = end.minus(1);
-        while self.sent.front().is_some_and(|(psn, _)| psn.is_before(end)) {
-            self.sent.pop_front();
+        self.last_answer = time;
+        self.cause.take_if(|cause| cause.is_over(end));
+        while self.sent.front().is_some_and(|sent| sent.psn.is_before(end))
+            && let Some(sent) = self.sent.pop_front()
+        {
+            if self.past.len() == MOST_PAST {
+                self.past.pop_front();
+            }
+            order::forget_far(&mut self.past, sent.psn, |past| past.psn);
+            self.past.push_back(sent);
         }
         while let Some(operation) = self.open.front().filter(|operation| operation.last.is_before(end)) {
             count += 1;
             self.completed += 1;
             self.completed_bytes += operation.bytes;
-            self.goodput.add(time, operation.bytes);
+            self.goodput.add(operation.began, time, operation.bytes);
             if !operation.again {
                 self.latency.add(time.saturating_sub(operation.sent));
             }
@@ -322,6 +413,10 @@ impl Requests {
         }
         if self.answered.is_none_or(|(before, _)| last.is_after(before)) {
             self.answered = Some((last, by));
+            // Nobody sends these any more.
+            while self.holes.front().is_some_and(|(start, len)| !start.plus(*len).is_after(end)) {
+                self.holes.pop_front();
+            }
         }
         count
     }
@@ -352,13 +447,17 @@ impl Requests {
         if mtu < LEAST_MTU {
             return;
         }
-        self.mtu = Some(mtu);
-        let Some((first, length)) = self.last_read.filter(|_| self.flexible > 0) else { return };
-        self.flexible = 0;
-        let last = first.plus(length.div_ceil(mtu).max(1) - 1);
-        self.next = Some(last.next());
-        if let Some(read) = self.open.back_mut().filter(|operation| operation.last == first) {
-            read.last = last;
+        if self.mtu.replace(mtu).is_some() {
+            return;
+        }
+        // Without an MTU, READs were taken to have one response packet.
+        let packets = |length: u64| length.div_ceil(mtu.into()).max(1) as u32;
+        for read in self.open.iter_mut().filter(|operation| operation.kind == "READ") {
+            read.last = read.last.plus(packets(read.bytes) - 1);
+        }
+        if let Some((first, length)) = self.last_read.filter(|_| self.flexible > 0) {
+            self.flexible = 0;
+            self.next = Some(first.plus(packets(length.into())));
         }
     }
 }

@@ -96,6 +96,7 @@ const FIRST_WIDTH: u64 = 100_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverTime {
     start: Option<u64>,
+    last: u64,
     width: u64,
     bins: Vec<u64>,
 }
@@ -103,8 +104,10 @@ pub(super) struct OverTime {
 /// Bytes in equal parts of time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Goodput {
-    /// The start of the first part, in nanoseconds since 1970.
+    /// The start of the first part, when the first operation began, in nanoseconds since 1970.
     pub start_ns: u64,
+    /// When the last operation was completed. The last part ends here.
+    pub last_ns: u64,
     /// The length of each part.
     pub width_ns: u64,
     /// Acknowledged bytes in each part.
@@ -112,11 +115,13 @@ pub struct Goodput {
 }
 
 impl OverTime {
-    pub(super) fn add(&mut self, time: u64, bytes: u64) {
+    /// Bytes of an operation that began and was acknowledged at these times.
+    pub(super) fn add(&mut self, began: u64, time: u64, bytes: u64) {
         if self.width == 0 {
             self.width = FIRST_WIDTH;
         }
-        let start = *self.start.get_or_insert(time);
+        let start = *self.start.get_or_insert(began);
+        self.last = self.last.max(time);
         let after = time.saturating_sub(start);
         while after / self.width >= BINS as u64 {
             let halves = self.bins.chunks(2).map(|pair| pair.iter().sum());
@@ -132,7 +137,7 @@ impl OverTime {
 
     pub(super) fn told(&self) -> Option<Goodput> {
         let start_ns = self.start?;
-        Some(Goodput { start_ns, width_ns: self.width, bytes: self.bins.clone() })
+        Some(Goodput { start_ns, last_ns: self.last, width_ns: self.width, bytes: self.bins.clone() })
     }
 }
 
@@ -163,10 +168,20 @@ mod tests {
         let mut over = OverTime::default();
         let times = [5, 0, 1_000_000, 90_000_000, 89_999_999, 7_000_000_000_000, u64::MAX / 2];
         for time in times {
-            over.add(time, 10);
+            over.add(time, time, 10);
         }
         let told = over.told().unwrap();
         assert!(told.bytes.len() <= BINS);
         assert_eq!(told.bytes.iter().sum::<u64>(), 70);
+    }
+
+    #[test]
+    fn time_runs_from_the_first_request_to_the_last_answer() {
+        let mut over = OverTime::default();
+        over.add(1_000, 6_000, 1_000_000);
+        over.add(2_000, 107_000, 1_000_000);
+        let told = over.told().unwrap();
+        assert_eq!((told.start_ns, told.last_ns), (1_000, 107_000));
+        assert_eq!((told.width_ns, told.bytes), (FIRST_WIDTH, vec![1_000_000; 2]));
     }
 }

@@ -19,6 +19,55 @@ struct Remembered {
     time: u64,
 }
 
+/// The latest packets, among which copies are found.
+#[derive(Debug)]
+pub(super) struct Recent {
+    packets: Vec<Remembered>,
+    oldest: usize,
+    /// Whether senders give each packet an IPv4 ID of its own.
+    numbers: bool,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self { packets: Vec::new(), oldest: 0, numbers: true }
+    }
+}
+
+impl Recent {
+    /// Whether this packet was seen a short time ago at another place. Otherwise it is remembered. Senders that number their
+    /// datagrams use another number for a retransmission. With other senders, or if the numbers begin anew with each batch,
+    /// only another place identifies a copy.
+    pub(super) fn is_copy(&mut self, packet: &Packet<'_>, head: &Head) -> bool {
+        let Some((_, icrc)) = packet.frame.packet.split_last_chunk::<4>() else { return false };
+        let (place, hops) = (packet.frame.place, packet.frame.net.hops());
+        let (ident, psn) = (packet.frame.net.ident(), head.bth.psn.value());
+        let this = Remembered { icrc: *icrc, ident, psn, place, hops, time: packet.time };
+        // Notifications are created separately from data, and may have other numbers.
+        let is_notification = head.info.service == Service::Cnp;
+        if !is_notification
+            && (ident == 0 || self.packets.iter().any(|one| one.ident == ident && one.icrc != this.icrc))
+        {
+            self.numbers = false;
+        }
+        let is_copy = self.packets.iter().any(|one| {
+            (one.icrc, one.ident, one.psn) == (this.icrc, this.ident, this.psn)
+                && this.time.saturating_sub(one.time) < COPY_TIME
+                && (one.place != place || one.hops != hops || self.numbers)
+        });
+        if is_copy {
+            return true;
+        }
+        if self.packets.len() < REMEMBERED {
+            self.packets.push(this);
+        } else {
+            self.packets[self.oldest] = this;
+            self.oldest = (self.oldest + 1) % REMEMBERED;
+        }
+        false
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) key: Key,
@@ -38,10 +87,7 @@ pub(super) struct Stream {
     pub(super) ambiguous: u8,
     pub(super) requests: Requests,
     pub(super) answers: Answers,
-    recent: Vec<Remembered>,
-    oldest: usize,
-    /// Whether the sender gives each packet an IPv4 ID of its own.
-    numbers: bool,
+    pub(super) recent: Recent,
     /// The apparent change of the headers on the way.
     difference: Option<[u8; 4]>,
 }
@@ -65,9 +111,7 @@ impl Stream {
             ambiguous: 0,
             requests: Requests::default(),
             answers: Answers::default(),
-            recent: Vec::new(),
-            oldest: 0,
-            numbers: true,
+            recent: Recent::default(),
             difference: None,
         }
     }
@@ -79,38 +123,6 @@ impl Stream {
         self.marked += u64::from(packet.frame.net.is_marked());
         self.bad += u64::from(packet.icrc.is_wrong());
         self.cut += u64::from(matches!(packet.icrc, Icrc::Cut { .. }));
-    }
-
-    /// Whether this packet was seen a short time ago at another place. Otherwise it is remembered. Senders that number their
-    /// datagrams use another number for a retransmission. With other senders, or if the numbers begin anew with each batch,
-    /// only another place identifies a copy.
-    pub(super) fn is_copy(&mut self, packet: &Packet<'_>, head: &Head) -> bool {
-        let Some((_, icrc)) = packet.frame.packet.split_last_chunk::<4>() else { return false };
-        let (place, hops) = (packet.frame.place, packet.frame.net.hops());
-        let (ident, psn) = (packet.frame.net.ident(), head.bth.psn.value());
-        let this = Remembered { icrc: *icrc, ident, psn, place, hops, time: packet.time };
-        // Notifications are created separately from data, and may have other numbers.
-        let is_notification = head.info.service == Service::Cnp;
-        if !is_notification
-            && (ident == 0 || self.recent.iter().any(|one| one.ident == ident && one.icrc != this.icrc))
-        {
-            self.numbers = false;
-        }
-        let is_copy = self.recent.iter().any(|one| {
-            (one.icrc, one.ident, one.psn) == (this.icrc, this.ident, this.psn)
-                && this.time.saturating_sub(one.time) < COPY_TIME
-                && (one.place != place || one.hops != hops || self.numbers)
-        });
-        if is_copy {
-            return true;
-        }
-        if self.recent.len() < REMEMBERED {
-            self.recent.push(this);
-        } else {
-            self.recent[self.oldest] = this;
-            self.oldest = (self.oldest + 1) % REMEMBERED;
-        }
-        false
     }
 
     /// Whether a wrong ICRC is wrong in the same way as that of another packet of this stream. Corruption differs each time,

@@ -35,7 +35,7 @@ pub struct Totals {
     pub roce_v1: u64,
     /// Packets that a mirror had put into a tunnel.
     pub mirrored: u64,
-    /// Messages of the connection manager.
+    /// Messages of the connection manager, without copies.
     pub cm: u64,
     /// Packets that were lost after the point of capture.
     pub lost: u64,
@@ -152,7 +152,7 @@ pub struct Direction {
     pub cnps: u64,
     /// Packets whose ICRC is wrong.
     pub bad_icrc: u64,
-    /// Of these, packets whose headers were rewritten on the way.
+    /// Of these, packets whose headers were rewritten on the way, or whose sender computes the ICRC wrongly.
     pub rewritten: u64,
     /// Copies that a mirror made.
     pub copies: u64,
@@ -196,7 +196,7 @@ pub struct Datagrams {
     pub to: IpAddr,
     /// Its queue pair.
     pub to_qp: u32,
-    /// Number of datagrams.
+    /// Number of datagrams, without copies.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -257,7 +257,8 @@ impl Analyzer {
         let by_ends = ByEnds::new(&self.conversations.list);
         for id in 0..self.streams.len() {
             let peer = self.streams[id].peer;
-            if peer.is_none_or(|peer| id < peer) {
+            // A stream may be its own peer.
+            if peer.is_none_or(|peer| id <= peer) {
                 connections.push(self.connection(connections.len() + 1, id, peer, &by_ends));
             }
             let open = self.streams[id].requests.open.iter();
@@ -292,7 +293,7 @@ impl Analyzer {
             .map(|other| other.key.2.value())
             .or_else(|| self.known.get(&stream.key).map(|known| known.2.value()));
         let mut directions = vec![self.direction(id, peer)];
-        if let Some(peer) = peer.filter(|peer| !self.streams[*peer].requests.is_empty()) {
+        if let Some(peer) = peer.filter(|peer| *peer != id && !self.streams[*peer].requests.is_empty()) {
             directions.push(self.direction(peer, Some(id)));
         }
         // A side that only responds has no requests. Its packets are counted with the requests of the other side.

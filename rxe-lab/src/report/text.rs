@@ -24,9 +24,13 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Bytes in a time as a rate.
-fn rate(bytes: u64, nanoseconds: u64) -> String {
-    let bits = bytes as f64 * 8e9 / nanoseconds.max(1) as f64;
+/// Bytes in a time as bits per second.
+fn rate(bytes: u64, nanoseconds: u64) -> f64 {
+    bytes as f64 * 8e9 / nanoseconds.max(1) as f64
+}
+
+/// Bits per second with a unit.
+fn speed(bits: f64) -> String {
     match bits {
         ..1e6 => format!("{:.1} kbit/s", bits / 1e3),
         1e6..1e9 => format!("{:.1} Mbit/s", bits / 1e6),
@@ -173,8 +177,9 @@ fn goodput_line(goodput: &Goodput, out: &mut String) {
     };
     let bars: String = goodput.bytes.iter().map(bar).collect();
     let sum: u64 = goodput.bytes.iter().sum();
-    let whole = rate(sum, goodput.width_ns.saturating_mul(goodput.bytes.len() as u64));
-    let peak = rate(most, goodput.width_ns);
+    let whole = rate(sum, goodput.last_ns.saturating_sub(goodput.start_ns));
+    // The last part may be cut short by the end, and then the mean may be above the rate of each part.
+    let [whole, peak] = [whole, rate(most, goodput.width_ns).max(whole)].map(speed);
     let _ = writeln!(
         out,
         "      goodput {whole}, at most {peak} |{bars}| of {} each",
@@ -219,7 +224,8 @@ fn troubles(direction: &Direction, start: u64, out: &mut String) {
         (direction.bad_icrc - direction.rewritten.min(direction.bad_icrc), "with a wrong ICRC"),
         (
             direction.rewritten,
-            "whose addresses or ports were rewritten on the way (NAT): no RoCE receiver takes them",
+            "whose addresses or ports were rewritten on the way (NAT), or whose sender computes the ICRC wrongly: \
+             no RoCE receiver takes them",
         ),
         (direction.copies, "seen twice (a mirror's copies, or recorded going out and coming in)"),
         (direction.cut, "cut by the capture"),
@@ -227,5 +233,29 @@ fn troubles(direction: &Direction, start: u64, out: &mut String) {
         if count > 0 {
             let _ = writeln!(out, "      {}: {what}", plural(count, "packet"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last part of time may have hardly begun.
+    #[test]
+    fn goodput_is_that_of_the_time_it_took() {
+        let line = |bytes: &[u64], last_ns: u64| {
+            let mut out = String::new();
+            let goodput =
+                Goodput { start_ns: 5_000, last_ns: 5_000 + last_ns, width_ns: 100_000, bytes: bytes.into() };
+            goodput_line(&goodput, &mut out);
+            out
+        };
+        let told = line(&[1_000_000, 1_000_000], 101_000);
+        assert!(told.contains("goodput 158.42 Gbit/s, at most 158.42 Gbit/s"), "{told}");
+        let told = line(&[1_000_000, 500_000], 150_000);
+        assert!(told.contains("goodput 80.00 Gbit/s, at most 80.00 Gbit/s"), "{told}");
+        let told = line(&[2_000_000, 0, 1_000_000], 300_000);
+        assert!(told.contains("goodput 80.00 Gbit/s, at most 160.00 Gbit/s"), "{told}");
+        assert!(line(&[1, 1], 0).contains("goodput"));
     }
 }

@@ -7,10 +7,8 @@ pub(super) enum Event {
     Arrive(usize),
     /// A port has sent a packet completely.
     Free(usize),
-    /// A pause frame has arrived at the sender of a wire.
+    /// A frame that begins or ends a pause has arrived at the sender of a wire.
     Pause(usize),
-    /// A frame that ends the pause has arrived.
-    Resume(usize),
     /// An endpoint's deadline.
     Wake(usize),
     /// A flow starts.
@@ -31,11 +29,10 @@ impl Event {
             Self::Arrive(wire) => (0, wire),
             Self::Free(wire) => (1, wire),
             Self::Pause(wire) => (2, wire),
-            Self::Resume(wire) => (3, wire),
-            Self::Wake(host) => (4, host),
-            Self::Start(flow) => (5, flow),
-            Self::Silence(flow) => (6, flow),
-            Self::Sample => (7, 0),
+            Self::Wake(host) => (3, host),
+            Self::Start(flow) => (4, flow),
+            Self::Silence(flow) => (5, flow),
+            Self::Sample => (6, 0),
         };
         kind << 28 | index as u32
     }
@@ -47,10 +44,9 @@ impl Event {
             0 => Self::Arrive(index),
             1 => Self::Free(index),
             2 => Self::Pause(index),
-            3 => Self::Resume(index),
-            4 => Self::Wake(index),
-            5 => Self::Start(index),
-            6 => Self::Silence(index),
+            3 => Self::Wake(index),
+            4 => Self::Start(index),
+            5 => Self::Silence(index),
             _ => Self::Sample,
         }
     }
@@ -67,7 +63,6 @@ mod tests {
             Event::Arrive(most),
             Event::Free(1),
             Event::Pause(2),
-            Event::Resume(0),
             Event::Wake(59_999),
             Event::Start(most),
             Event::Silence(4),

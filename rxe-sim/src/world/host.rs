@@ -55,8 +55,6 @@ pub(super) struct Progress {
     pub qpns: Option<[Qpn; 2]>,
     /// When the last byte was delivered.
     pub delivered: Option<u64>,
-    /// When the sender learnt of that.
-    pub acknowledged: Option<u64>,
     pub failed: bool,
     pub selective: Option<Box<(Sender, Receiver)>>,
 }
@@ -206,7 +204,6 @@ impl World {
             self.progress[index].failed = true;
         }
         self.active += 1;
-        self.most_active = self.most_active.max(self.active);
         self.send(self.hosts[flow.src].wire);
         self.set_alarm(flow.src);
     }
@@ -357,7 +354,6 @@ impl World {
                 progress.delivered = Some(self.now);
                 self.delivered += 1;
             } else {
-                progress.acknowledged = Some(self.now);
                 self.end_flow(index);
             }
         }

@@ -46,6 +46,8 @@ struct Port {
     /// Whether there is an event for the end of the present packet.
     scheduled: bool,
     paused: bool,
+    /// The pause frames that are under way to it, in the order in which they were sent: whether they begin a pause or end it.
+    told: VecDeque<bool>,
     /// The start of the present pause, and the total time of earlier pauses.
     paused_at: u64,
     paused_for: u64,
@@ -136,7 +138,6 @@ pub struct World {
     counts: Counts,
     delivered: usize,
     active: usize,
-    most_active: usize,
     every: Option<u64>,
     record_from: u64,
     watched: Vec<(usize, String)>,
@@ -201,7 +202,6 @@ impl World {
             counts: Counts::default(),
             delivered: 0,
             active: 0,
-            most_active: 0,
             every: scenario.record.every.map(|every| every.0.max(1)),
             record_from: scenario.record.from.0,
             watched,
@@ -276,16 +276,7 @@ impl World {
                 self.ports[wire].scheduled = false;
                 self.send(wire);
             }
-            Event::Pause(wire) => {
-                let port = &mut self.ports[wire];
-                (port.paused, port.paused_at) = (true, self.now);
-            }
-            Event::Resume(wire) => {
-                let port = &mut self.ports[wire];
-                port.paused = false;
-                port.paused_for += self.now - port.paused_at;
-                self.send(wire);
-            }
+            Event::Pause(wire) => self.pause(wire),
             Event::Wake(host) => self.wake(host),
             Event::Start(flow) => {
                 if let Some(next) = self.flows.get(flow + 1) {

@@ -18,14 +18,21 @@ impl World {
         if let Some(selective) = &mut self.progress[index].selective {
             let sender = &mut selective.0;
             if sender.is_empty() {
-                sender.deadline = self.now + self.adapter.short_timeout.0;
+                sender.since = self.now;
             }
             sender.sent(packet);
-            if !sender.armed {
-                sender.armed = true;
-                let at = sender.deadline;
-                self.schedule(at, Event::Silence(index));
-            }
+            self.set_timeout(index);
+        }
+    }
+
+    /// Adds an event for the timeout of a flow, unless there is an earlier one.
+    fn set_timeout(&mut self, index: usize) {
+        let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);
+        let Some(selective) = &mut self.progress[index].selective else { return };
+        let at = selective.0.deadline(short, long);
+        if !selective.0.is_empty() && selective.0.armed.is_none_or(|armed| at < armed) {
+            selective.0.armed = Some(at);
+            self.schedule(at, Event::Silence(index));
         }
     }
 
@@ -59,9 +66,9 @@ impl World {
         } else if packet.headers[0] == Opcode::RC_ACKNOWLEDGE.0 {
             sender.acknowledged_before((packet.psn() + 1) & 0x00ff_ffff);
         }
-        let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);
-        sender.deadline = self.now + sender.timeout(short, long);
+        sender.since = self.now;
         self.send_again(host, index);
+        self.set_timeout(index);
         if !asks {
             self.hand_over(host, packet);
         }
@@ -110,18 +117,20 @@ impl World {
         let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);
         let Some(selective) = &mut self.progress[index].selective else { return };
         let sender = &mut selective.0;
-        sender.armed = false;
+        if sender.armed != Some(self.now) {
+            // An earlier event took its place.
+            return;
+        }
+        sender.armed = None;
         if sender.is_empty() {
             return;
         }
-        if sender.deadline <= self.now {
+        if sender.deadline(short, long) <= self.now {
             sender.timed_out();
-            sender.deadline = self.now + sender.timeout(short, long);
+            sender.since = self.now;
             self.counts.timeouts += 1;
         }
-        sender.armed = true;
-        let at = sender.deadline;
-        self.schedule(at, Event::Silence(index));
+        self.set_timeout(index);
         self.send_again(host, index);
         self.send(self.hosts[host].wire);
     }

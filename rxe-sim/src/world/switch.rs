@@ -104,7 +104,22 @@ impl World {
             self.counts.pauses += u64::from(pauses);
             let back = self.topology.wires[self.topology.wires[wire].back];
             let arrives = self.now + back.delay + super::serialization(PAUSE_FRAME, back.rate);
-            self.schedule(arrives, if pauses { Event::Pause(wire) } else { Event::Resume(wire) });
+            self.ports[wire].told.push_back(pauses);
+            self.schedule(arrives, Event::Pause(wire));
+        }
+    }
+
+    /// The next pause frame has arrived at the sender of `wire`.
+    pub(super) fn pause(&mut self, wire: usize) {
+        let port = &mut self.ports[wire];
+        match port.told.pop_front() {
+            Some(true) => (port.paused, port.paused_at) = (true, self.now),
+            Some(false) => {
+                port.paused = false;
+                port.paused_for += self.now - port.paused_at;
+                self.send(wire);
+            }
+            None => {}
         }
     }
 }
@@ -118,4 +133,32 @@ fn has_room(rules: &Switch, buffer: Buffer, ingress: Ingress, queue: u64, len: u
     let free = size.0.saturating_sub(buffer.used);
     let share = rules.alpha.map_or(u64::MAX, |alpha| (alpha * free as f64) as u64);
     len <= free && queue + len <= share.max(u64::from(FRAME) + 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    /// Of two frames that arrive at the same time, the one that was sent last counts.
+    #[test]
+    fn pause_frames_arrive_in_the_order_of_their_sending() {
+        let scenario = Scenario::read(
+            "end = \"1s\"\ntraffic = []\n[network]\nkind = \"star\"\nhosts = 2\nrate = \"10gbit\"\ndelay = \"1us\"\n\
+             [switch]\npfc = { xoff = \"1KB\", hysteresis = \"0B\" }",
+        );
+        let mut world = World::new(&scenario.expect("a scenario")).expect("a network");
+        let wire = world.wire("h0-s0").expect("a link");
+        for (waiting, paused) in [([2000, 1000, 2000], true), ([1000, 2000, 1000], false)] {
+            for bytes in waiting {
+                world.ingress[wire].bytes = bytes;
+                world.look_at_pause(wire);
+            }
+            while let Some((at, code)) = world.events.pop() {
+                world.now = at;
+                world.happen(Event::from_code(code));
+            }
+            assert_eq!(world.ports[wire].paused, paused, "{waiting:?}");
+        }
+    }
 }

@@ -69,12 +69,7 @@ fn after_help() -> String {
 }
 
 fn queue_pair(text: &str) -> std::result::Result<Qpn, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let number = number.filter(|number| *number < 1 << 24);
-    number.map(Qpn::new).ok_or_else(|| "a queue pair number is wanted, 0 to 0xffffff".to_owned())
+    filter::queue_pair(text).ok_or_else(|| "a queue pair number is wanted, 0 to 0xffffff".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -107,7 +102,8 @@ fn open(args: &Args, stop: &Arc<AtomicBool>, out: &Output) -> Result<(Capture, u
         if args.follow {
             let (stop, out) = (Arc::clone(stop), out.clone());
             let waits = move || {
-                out.flush();
+                // If there is an error, the next write reports it.
+                let _ = out.flush();
                 !stop.load(Ordering::Relaxed)
             };
             (Box::new(Follow::new(file, waits)), 0)
@@ -175,7 +171,7 @@ fn run(args: &Args) -> Result<Option<CaptureError>> {
     if !lists || args.follow {
         if args.json { out.json(&summary)? } else { out.line(text::summary(&summary).trim_end())? }
     }
-    out.flush();
+    out.flush()?;
     if lists && !args.follow && io::stderr().is_terminal() {
         eprintln!("{chosen} of {} packets", summary.totals.packets);
     }

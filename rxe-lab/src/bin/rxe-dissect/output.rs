@@ -32,9 +32,8 @@ impl Output {
         self.line(&serde_json::to_string(value)?)
     }
 
-    pub(crate) fn flush(&self) {
-        // If there is an error, the next write reports it.
-        let _ = judge(self.lock().flush());
+    pub(crate) fn flush(&self) -> super::Result<()> {
+        judge(self.lock().flush())
     }
 }
 

@@ -1,0 +1,63 @@
+//! The program: what it says if its output cannot be written.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const SCENARIO: &str = "end = \"2ms\"\n[network]\nkind = \"star\"\nhosts = 3\nrate = \"10gbit\"\ndelay = \"1us\"\n\
+    [record]\nevery = \"100us\"\nqueues = [\"s0-h2\"]\n\
+    [[traffic]]\nkind = \"flows\"\nfrom = [\"h0\", \"h1\"]\nto = \"h2\"\nsize = \"100KB\"\n";
+
+/// A folder with a scenario, and a sweep of it.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("scenario.toml"), SCENARIO).expect("a scenario");
+    let sweep = "scenario = \"scenario.toml\"\nseeds = 1\nshow = [\"all.delivered\"]\n";
+    fs::write(folder.join("x.sweep.toml"), sweep).expect("a sweep");
+    folder
+}
+
+fn sim(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-sim"));
+    command.args(arguments.split_whitespace()).current_dir(folder);
+    command
+}
+
+fn failed(output: &Output, why: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn tables_that_do_not_fit_on_the_disk_are_an_error() {
+    for name in ["flows.csv", "record.csv"] {
+        let folder = folder(name);
+        fs::create_dir_all(folder.join("out")).expect("a folder");
+        symlink("/dev/full", folder.join("out").join(name)).expect("a link");
+        let output = sim(&folder, "scenario.toml --out out").output().expect("rxe-sim");
+        failed(&output, "No space left on device");
+        fs::remove_dir_all(folder).expect("removed");
+    }
+}
+
+/// `rxe sim x.toml | head -1`
+#[test]
+fn a_reader_that_goes_ends_the_program() {
+    let folder = folder("reader");
+    for arguments in ["scenario.toml", "scenario.toml --json", "sweep x.sweep.toml --out sweep"] {
+        let (from, into) = std::io::pipe().expect("a pipe");
+        drop(from);
+        let output = sim(&folder, arguments).stdout(into).output().expect("rxe-sim");
+        assert_eq!(output.status.code(), Some(128 + 13), "{arguments}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments}");
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let output = sim(&folder, arguments).stdout(full).output().expect("rxe-sim");
+        failed(&output, "No space left on device");
+    }
+    fs::remove_dir_all(folder).expect("removed");
+}
