@@ -28,30 +28,41 @@ pub(super) enum Due {
     Responses,
 }
 
-/// Deadlines, the earliest first.
+/// Deadlines. Most are pushed in the order of time, because most waits are equally long. These go into a queue, the others into a heap.
 #[derive(Debug, Default)]
-pub(super) struct Timers(BinaryHeap<Reverse<(Instant, Due)>>);
+pub(super) struct Timers {
+    in_order: VecDeque<(Instant, Due)>,
+    others: BinaryHeap<Reverse<(Instant, Due)>>,
+}
 
 impl Timers {
-    /// Most waits are equally long, so most deadlines are later than all others. Then this takes no time.
     pub(super) fn push(&mut self, at: Instant, due: Due) {
-        self.0.push(Reverse((at, due)));
+        if self.in_order.back().is_none_or(|(last, _)| *last <= at) {
+            self.in_order.push_back((at, due));
+        } else {
+            self.others.push(Reverse((at, due)));
+        }
     }
 
     fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse((at, _))| *at)
+        let first = self.in_order.front().map(|(at, _)| *at);
+        let other = self.others.peek().map(|Reverse((at, _))| *at);
+        first.into_iter().chain(other).min()
     }
 
     /// How many there are.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.in_order.len() + self.others.len()
     }
 
     /// Takes the earliest deadline if it has passed.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
-        self.next().filter(|at| *at <= now)?;
-        self.0.pop().map(|Reverse((_, due))| due)
+        let next = self.next().filter(|at| *at <= now)?;
+        if self.in_order.front().is_some_and(|(at, _)| *at == next) {
+            return self.in_order.pop_front().map(|(_, due)| due);
+        }
+        self.others.pop().map(|Reverse((_, due))| due)
     }
 }
 
@@ -108,5 +119,32 @@ impl Schedule {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let owed = self.owing.front().map(|(since, _)| *since + ACK_DELAY);
         self.timers.next().into_iter().chain(owed).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_earliest_deadline_is_told_first() {
+        let mut timers = Timers::default();
+        // In order except for some, which are shorter waits.
+        let deadlines: Vec<u64> =
+            (0..200).map(|turn| 1000 + 10 * turn - 700 * u64::from(turn % 7 == 0)).collect();
+        for (turn, at) in (0..).zip(&deadlines) {
+            timers.push(Instant::from_nanos(*at), Due::Qp(Qpn::new(turn)));
+        }
+        assert!(timers.in_order.len() > 150 && timers.others.len() > 20);
+        let mut expected: Vec<u64> = deadlines.clone();
+        expected.sort_unstable();
+        for at in expected {
+            assert_eq!(timers.next(), Some(Instant::from_nanos(at)));
+            assert_eq!(timers.pop_due(Instant::from_nanos(at - 1)), None);
+            let Some(Due::Qp(qpn)) = timers.pop_due(Instant::from_nanos(at)) else { panic!("due at {at}") };
+            assert_eq!(deadlines[qpn.value() as usize], at);
+        }
+        assert_eq!((timers.next(), timers.pop_due(Instant::from_nanos(u64::MAX))), (None, None));
     }
 }
