@@ -151,6 +151,20 @@ fn a_stopped_client_keeps_its_slot() {
     becomes(&namespace, |report| report.clients.len() == 2);
 }
 
+/// A service that answers too late does not keep the place for a process that has given up.
+#[test]
+fn a_listener_that_was_not_answered_is_none() {
+    let Some(namespace) = Namespace::new() else { return };
+    let service = Service::start(&namespace);
+    let end = End::new(&namespace);
+    let (port, pid) = (end.context.host_port().unwrap(), Pid::from_raw(service.pid()));
+    kill(pid, Signal::SIGSTOP).unwrap();
+    assert_eq!(port.listen(listens(SERVICE)), None, "nobody answers");
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert!(port.listen(listens(SERVICE)).is_some(), "nobody else has it");
+    becomes(&namespace, |report| report.clients.iter().all(|client| client.listening.len() == 1));
+}
+
 /// A request of `end`'s, which the child answers.
 fn exchange_with_child(end: &End, round: u32) {
     let comm_id = u32::from(end.slot()) << 24 | round;

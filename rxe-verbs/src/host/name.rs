@@ -9,7 +9,7 @@ use crate::{
 use nix::unistd::geteuid;
 use std::{
     fs, io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -24,19 +24,25 @@ pub(crate) fn file() -> Option<PathBuf> {
     own_folder().map(|folder| folder.join(format!("rxe-4791-{number}")))
 }
 
-/// A folder that only this user can write to, the same for all of its processes.
+/// A folder that only this user can enter, the same for all of its processes. Others must not even read there: whoever can open a file
+/// can lock it (flock(2)), and our processes would wait for that lock.
 pub(crate) fn own_folder() -> Option<PathBuf> {
     let uid = geteuid().as_raw();
-    // We do not make this folder: the session manager or the system does.
-    let given = [Some(format!("/run/user/{uid}")), (uid == 0).then(|| "/run".to_owned())];
-    let given = given.into_iter().flatten().map(PathBuf::from);
+    // The session manager makes this one.
+    let given = PathBuf::from(format!("/run/user/{uid}"));
+    let system = (uid == 0).then(|| PathBuf::from("/run/rxe"));
     let own = Path::new("/tmp").join(format!("rxe-{uid}"));
-    let _ = fs::DirBuilder::new().mode(0o700).create(&own);
     let is_ours = |folder: &PathBuf| {
-        fs::symlink_metadata(folder).is_ok_and(|about| about.is_dir())
-            && is_protected(folder).unwrap_or(false)
+        let is_closed = |about: fs::Metadata| about.is_dir() && about.mode() & 0o077 == 0;
+        fs::symlink_metadata(folder).is_ok_and(is_closed) && is_protected(folder).unwrap_or(false)
     };
-    given.chain([own]).find(is_ours)
+    if is_ours(&given) {
+        return Some(given);
+    }
+    system.into_iter().chain([own]).find(|folder| {
+        let _ = fs::DirBuilder::new().mode(0o700).create(folder);
+        is_ours(folder)
+    })
 }
 
 /// See `file`.
@@ -55,5 +61,17 @@ pub(crate) fn connect_by_file() -> io::Result<Option<Channel>> {
         Ok(channel) => Ok(Some(channel)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
         Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_can_open_what_is_in_our_folder() {
+        let folder = own_folder().expect("a folder");
+        let about = fs::metadata(&folder).unwrap();
+        assert_eq!((about.uid(), about.mode() & 0o077), (geteuid().as_raw(), 0), "{}", folder.display());
     }
 }

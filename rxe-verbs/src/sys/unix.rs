@@ -309,7 +309,7 @@ pub(crate) fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
 /// The number of a pidfd's process in our PID namespace: 0 if it is not in ours, -1 if it is dead. `None` if the descriptor is not a
 /// pidfd.
 pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let about = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
 }
 

@@ -156,8 +156,9 @@ fn join(program: Option<&Path>, patience: Duration, features: u64) -> Result<Att
         let hello = Hello::new(Role::Join { name: own_name() }).with(features);
         match greet(&channel, hello, &fds, until) {
             Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program, features),
-            // The service ended during the exchange.
-            Ok(None) => {}
+            // The service ended during the exchange, or has cut us off.
+            Ok(None) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
+            Ok(None) => return Err(HostError::Silent),
             Err(HostError::Busy(_)) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
             Err(error) => return Err(error),
         }

@@ -113,7 +113,7 @@ struct Shared {
 #[derive(Debug)]
 struct Listener {
     listen: Listen,
-    /// The service's answer. `None` if it has not answered, or was asked again and has not answered since.
+    /// The service's answer. `None` if it has not answered.
     granted: Option<bool>,
 }
 
@@ -184,7 +184,10 @@ impl Host {
         if listeners.get(&token).is_some_and(|listener| listener.granted == Some(true)) {
             return Some(token);
         }
-        listeners.remove(&token);
+        if listeners.remove(&token).is_some_and(|listener| listener.granted.is_none()) {
+            // The service is late, and would keep the place for us.
+            shared.tell(&ToService::Unlisten { token });
+        }
         None
     }
 

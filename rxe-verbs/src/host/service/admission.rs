@@ -18,7 +18,7 @@ use crate::{
     net::{InboxFiles, OpenError},
     sys::{
         kept::Kept,
-        unix::{out_of_the_way, pid_of, same_process},
+        unix::{out_of_the_way, pid_of, pidfd_of, same_process},
     },
 };
 use std::{
@@ -62,7 +62,8 @@ impl Service {
 
     /// Makes the connection one of an observer, who may only read. Refused if there are [`MAX_OBSERVERS`].
     pub(super) fn become_observer(&mut self, key: usize) -> Result<(), End> {
-        let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
+        let observers =
+            |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer | Kind::Manager);
         if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
             return Err(End::Busy("too many programs look at the host service"));
         }
@@ -74,10 +75,19 @@ impl Service {
     fn checked_pidfd(&self, key: usize, pidfd: Option<OwnedFd>) -> Result<Option<OwnedFd>, End> {
         let Some(fd) = pidfd else { return Ok(None) };
         let sender = self.clients[key].peer.pid;
+        // The second way is for a /proc of another PID namespace than ours, whose numbers differ from the socket's.
+        let is_sender = || {
+            let own = u32::try_from(sender).ok().and_then(|sender| pidfd_of(sender).ok());
+            own.is_some_and(|own| same_process(own.as_fd(), fd.as_fd()))
+        };
         match pid_of(fd.as_fd()) {
             // 0: the process is in another PID namespace, so the numbers cannot be compared.
-            Some(pid) if pid == sender || pid == 0 || sender == 0 => Ok(Some(fd)),
-            _ => Err(End::Misbehaved("its first message brings a descriptor that is not its own pidfd")),
+            Some(pid) if pid == sender || pid == 0 || sender == 0 || is_sender() => Ok(Some(fd)),
+            _ => {
+                let text = "the first message's pidfd is not known to be of the process that sent it; does the host service see the /proc \
+                            of its own PID namespace?";
+                Err(End::Refused(text.to_owned()))
+            }
         }
     }
 
@@ -187,8 +197,12 @@ impl Service {
             (Slot::Held(holder), ..) => holder.pid == pid,
             _ => false,
         };
-        if slot == 0 || !known || self.presences.is_connected(slot) {
+        if slot == 0 || !known {
             return Err(End::Refused(format!("slot {slot} is not this process's any more")));
+        }
+        // The process has given up its earlier connection: it could not receive a message, for instance, because it had no descriptors left.
+        if let Some(earlier) = self.presences.connection(slot) {
+            self.close(earlier, End::Gone);
         }
         if self.presences.pidfd(slot).is_none() {
             self.watch_death(slot, pidfd);

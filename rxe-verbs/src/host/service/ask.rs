@@ -121,10 +121,16 @@ impl Service {
     /// Asks all clients.
     pub(super) fn ask_all(&mut self, observer: Option<usize>, question: Question) {
         let ask = self.asks.next_number();
-        let open = self.presences.connected().map(|(slot, _)| (slot, Vec::new())).collect();
-        let keys: Vec<usize> = self.presences.connected().map(|(_, key)| key).collect();
+        // A process that is stopped does not read its messages. Questions to it would pile up until it is cut off.
+        let reads =
+            |(_, key): &(u8, usize)| self.clients.get(*key).is_some_and(|client| client.queue.is_empty());
+        let (asked, silent): (Vec<_>, Vec<_>) = self.presences.connected().partition(reads);
+        let open = asked.iter().map(|(slot, _)| (*slot, Vec::new())).collect();
+        let keys: Vec<usize> = asked.into_iter().map(|(_, key)| key).collect();
+        let silent = silent.into_iter().map(|(slot, _)| slot).collect();
         let until = Instant::now() + PATIENCE;
-        self.asks.open.push(Asked { ask, observer, question, until, open, stats: HostStats::default() });
+        let stats = HostStats { silent, ..HostStats::default() };
+        self.asks.open.push(Asked { ask, observer, question, until, open, stats });
         for key in keys {
             self.answer(key, &ToClient::Ask { ask });
         }

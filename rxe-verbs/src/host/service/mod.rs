@@ -417,12 +417,13 @@ impl Service {
         // The service sends from a source port of its own, as all processes do.
         let config =
             UdpConfig { pool: 1, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
+        let register = Register::new().map_err(system("share memory"))?;
         let link = UdpLink::from_sockets(clones.map_err(system("copy a socket"))?, &config)?;
+        // Nothing may fail after this: the sockets stay open elsewhere, so epoll would tell of their packets for ever.
         for fd in link.sockets() {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
         }
         let steered = group.steer();
-        let register = Register::new().map_err(system("share memory"))?;
         self.port = Some(Port { group, vault, register, link });
         self.reunion = None;
         Ok(steered)

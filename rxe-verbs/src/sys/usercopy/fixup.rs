@@ -407,6 +407,10 @@ fn pass_on(previous: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t
         handler => {
             // SAFETY: the program installed this handler, for a signal with these arguments and this mask.
             unsafe {
+                if previous.sa_flags & libc::SA_RESETHAND != 0 {
+                    // The handler may rely on it: when it returns, the fault repeats and ends the process.
+                    libc::signal(signal, libc::SIG_DFL);
+                }
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const previous.sa_mask, core::ptr::null_mut());
                 if previous.sa_flags & libc::SA_NODEFER != 0 {
                     let mut own: libc::sigset_t = core::mem::zeroed();

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{Atomic, Fault};
+use crate::sys::{kept::Kept, unix::out_of_the_way};
 
 /// Which system calls work here.
 static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -121,7 +122,7 @@ const STAGE: usize = 64 << 10;
 
 /// A memory file through which a thread copies. The kernel moves data between the file and application memory, and reports faults.
 struct Stage {
-    file: OwnedFd,
+    file: Kept<OwnedFd>,
     /// The process that made the file. A forked child must not use its parent's file.
     process: libc::pid_t,
 }
@@ -136,7 +137,7 @@ impl Stage {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Self { file, process })
+        Ok(Self { file: Kept::new(out_of_the_way(file)), process })
     }
 
     /// Moves `len` bytes from memory at `address` to the file's start.
@@ -165,7 +166,8 @@ fn with_stage<T>(act: impl FnOnce(&Stage) -> Result<T, Fault>) -> Result<T, Faul
             // SAFETY: no arguments, cannot fail.
             let process = unsafe { libc::getpid() };
             let mut stage = stage.try_borrow_mut().map_err(|_| Fault)?;
-            if stage.as_ref().is_none_or(|stage| stage.process != process) {
+            // The program may have closed all descriptors.
+            if stage.as_ref().is_none_or(|stage| stage.process != process || !stage.file.is_intact()) {
                 *stage = Some(Stage::new(process).map_err(|_| Fault)?);
             }
             stage.as_ref().map_or(Err(Fault), act)

@@ -378,6 +378,34 @@ fn is_child() -> bool {
     child
 }
 
+/// The program may close all descriptors, and open a file that gets the number of the memory file.
+#[test]
+fn a_file_with_the_memory_files_number_is_left_alone() {
+    use std::os::fd::AsRawFd;
+    let mut byte = 0_u8;
+    let address = (&raw mut byte) as usize;
+    // SAFETY: nothing else reaches the byte.
+    let write = |value: u8| unsafe { kernel::memory_file_write(address, &[value], 0).unwrap() };
+    write(1);
+    let is_ours = |fd: &i32| {
+        std::fs::read_link(format!("/proc/thread-self/fd/{fd}"))
+            .is_ok_and(|name| name.to_string_lossy().contains("rxe-usercopy"))
+    };
+    let all = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let ours: Vec<i32> = numbers.filter(is_ours).collect();
+    let path = std::env::temp_dir().join(format!("rxe-usercopy-{}", std::process::id()));
+    let file = std::fs::File::create(&path).unwrap();
+    for number in &ours {
+        // SAFETY: it takes the place of a descriptor of the memory file, which is to notice that.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), *number) }, *number);
+    }
+    write(2);
+    let len = file.metadata().unwrap().len();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!((ours.len(), len, byte), (1, 0, 2));
+}
+
 #[cfg(target_arch = "x86_64")]
 mod signals {
     use super::*;
@@ -460,6 +488,35 @@ mod signals {
         assert_eq!(SEEN.load(Ordering::SeqCst), 2);
         assert_eq!(public_write(8), Err(Fault));
         assert_eq!(SEEN.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_handler_for_one_fault_is_called_for_one() {
+        assert_eq!(in_child("child_handles_one_fault", &[]), Some(libc::SIGSEGV));
+    }
+
+    #[test]
+    #[ignore = "run by a_handler_for_one_fault_is_called_for_one"]
+    fn child_handles_one_fault() {
+        extern "C" fn once(_: c_int) {
+            // Not an assertion, which would be no way out of a handler.
+            if SEEN.fetch_add(1, Ordering::SeqCst) > 0 {
+                std::process::abort();
+            }
+        }
+        if !is_child() {
+            return;
+        }
+        // SAFETY: all zeroes is a valid action, and the handler is of the right type.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = once as *const () as usize;
+            action.sa_flags = libc::SA_RESETHAND;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut()), 0);
+        }
+        assert!(fixup::usable());
+        // SAFETY: not at all: this is to fault.
+        unsafe { core::ptr::write_volatile(core::ptr::without_provenance_mut::<u8>(16), 1) };
     }
 
     /// The program's threads may install handlers while we install ours. If reading the old handler and installing ours were two

@@ -19,7 +19,7 @@ use crate::{
     host::{
         attendant::Letter,
         mads::{MAX_AGENTS, MadAddress, MadFilter, ManagedMad},
-        message::{ToClient, encode},
+        message::{ToClient, clean, encode},
     },
 };
 use lids::Lids;
@@ -33,7 +33,14 @@ use rxe_fabric::mad::{Mad, PortCounts, SWITCH_LID, class};
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
+    time::{Duration, Instant},
 };
+
+/// How long the list of devices is used for datagrams of other hosts, which may send as many as they like. To make it takes up to a
+/// millisecond.
+const DEVICES_LAST: Duration = Duration::from_millis(100);
+/// The time between two rounds of questions to all processes about their counters, if other hosts ask for them.
+const COUNTING_PAUSE: Duration = Duration::from_millis(100);
 
 /// Most datagrams that wait for a program to read. Further ones are lost.
 const MOST_UNREAD: usize = 256;
@@ -50,6 +57,10 @@ pub(super) struct Mads {
     counting_next: Vec<(Origin, Mad)>,
     /// The values of counters at the time when they were set to 0, by device.
     bases: BTreeMap<usize, PortCounts>,
+    /// When the processes were last asked.
+    counted_at: Option<Instant>,
+    /// Our devices, and when they were listed.
+    devices: Option<(Instant, Vec<Device>)>,
     lids: Lids,
     /// The upper half of transaction IDs, which tells registrations apart.
     last: u32,
@@ -98,7 +109,9 @@ impl Service {
     /// A program connects to this device to send management datagrams.
     pub(in crate::host::service) fn open_mads(&mut self, key: usize, name: &str) -> Result<(), End> {
         let found = devices_anew().unwrap_or_default().into_iter().find(|device| device.name() == name);
-        let Some(device) = found else { return Err(End::Refused(format!("there is no device {name}"))) };
+        let Some(device) = found else {
+            return Err(End::Refused(format!("there is no device {}", clean(name))));
+        };
         self.clients[key].kind = Kind::Manager;
         self.mads.ports.insert(key, MadPort { device: device.number(), agents: BTreeMap::new() });
         // This is answered when all processes have told which hosts they have met. The subnet consists of these.
@@ -218,6 +231,28 @@ impl Service {
         self.dispatch_letter(&Letter { local, remote, ifindex, pkey, tos, mad: mad.0 });
     }
 
+    /// Number and interface of our device with this address.
+    fn device_at(&mut self, address: IpAddr) -> Option<(usize, String)> {
+        let find = |all: &[Device]| {
+            let has = |device: &&Device| device.addresses().any(|own| own == address);
+            let loopback = |device: &&Device| device.interface().loopback && address.is_loopback();
+            let found = all.iter().find(has).or_else(|| all.iter().find(loopback));
+            found.map(|device| (device.number(), device.netdev().to_owned()))
+        };
+        let listed = self.mads.devices.as_ref().filter(|(at, _)| at.elapsed() < DEVICES_LAST);
+        // An address that is not listed is a new one, unless it is that of a group.
+        if let Some((_, all)) = listed
+            && let found = find(all)
+            && (found.is_some() || address.is_multicast())
+        {
+            return found;
+        }
+        let all = devices_anew().unwrap_or_default();
+        let found = find(&all);
+        self.mads.devices = Some((Instant::now(), all));
+        found
+    }
+
     /// A datagram that is not the connection manager's has arrived at queue pair 1.
     pub(in crate::host::service) fn handle_mad(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
         // This is checked before anything is looked up. Subnet management does not use this queue pair.
@@ -227,18 +262,17 @@ impl Service {
             self.counters.dropped += 1;
             return;
         };
-        let own = devices_anew().unwrap_or_default();
-        let has = |device: &&Device| device.addresses().any(|address| address == meta.dst);
-        let loopback = |device: &&Device| device.interface().loopback && meta.dst.is_loopback();
         let is_member = |key: &u16| packet.bth.pkey.matches(Pkey(*key));
-        let is_partner = |device: &&Device| self.config.pkeys_of(device.netdev()).iter().any(is_member);
-        let Some(device) = own.iter().find(has).or_else(|| own.iter().find(loopback)).filter(is_partner)
+        let Some(device) = self
+            .device_at(meta.dst)
+            .filter(|(_, netdev)| self.config.pkeys_of(netdev).iter().any(is_member))
+            .map(|(number, _)| number)
         else {
             self.counters.dropped += 1;
             return;
         };
         let origin = Origin {
-            device: device.number(),
+            device,
             local: meta.dst,
             remote: meta.src,
             ifindex: meta.ifindex,

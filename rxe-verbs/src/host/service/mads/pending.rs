@@ -65,8 +65,9 @@ impl Service {
         self.give_mad(key, ManagedMad { status: 0, address, bytes, ..asked });
     }
 
-    /// Repeats or returns the requests that were not answered in time.
+    /// Repeats or returns the requests that were not answered in time. Asks the processes for their counters when that is due.
     pub(in crate::host::service) fn end_mads(&mut self) {
+        self.count_next();
         let now = Instant::now();
         let late: Vec<Pending> = self.mads.pending.extract_if(.., |pending| pending.until <= now).collect();
         for Pending { key, mut mad, to, .. } in late {
@@ -86,10 +87,12 @@ impl Service {
         }
     }
 
-    /// How long until the next of them is late.
+    /// How long until [`Self::end_mads`] has something to do.
     pub(in crate::host::service) fn until_late_mads(&self) -> Option<Duration> {
-        let due = self.mads.pending.iter().map(|pending| pending.until).min()?;
+        let now = Instant::now();
+        let late = self.mads.pending.iter().map(|pending| pending.until.saturating_duration_since(now)).min();
+        let next = late.into_iter().chain(self.until_counting()).min()?;
         // Waits are counted in milliseconds.
-        Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
+        Some(next.max(Duration::from_millis(1)))
     }
 }

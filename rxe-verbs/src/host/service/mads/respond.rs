@@ -1,6 +1,6 @@
 //! The service's answers for the host.
 
-use super::{Origin, device_of, lids::Lids};
+use super::{COUNTING_PAUSE, Mads, Origin, device_of, lids::Lids};
 use crate::{
     Device, Gid, PortState,
     device::{VENDOR_ID, VENDOR_PART_ID, devices_anew},
@@ -19,7 +19,11 @@ use rxe_fabric::{
         answer_sa, answer_smp, class, first_segment, lid_of, revision_of, sa_request,
     },
 };
-use std::{fs, net::IpAddr, time::Instant};
+use std::{
+    fs,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 /// Most other hosts that are shown.
 const MOST_HOSTS: usize = 128;
@@ -247,12 +251,25 @@ impl Service {
         self.count_next();
     }
 
-    /// Asks the processes for their counters, if a question waits for that and they are not asked already.
-    fn count_next(&mut self) {
-        if self.mads.counting.is_empty() && !self.mads.counting_next.is_empty() {
+    /// Asks the processes for their counters, if a question waits for that and they are not asked already. Each question costs each process
+    /// a list of all its queue pairs, so other hosts have to wait between two.
+    pub(super) fn count_next(&mut self) {
+        if self.until_counting() == Some(Duration::ZERO) {
+            self.mads.counted_at = Some(Instant::now());
             self.mads.counting = core::mem::take(&mut self.mads.counting_next);
             self.ask_all(None, Question::Counters);
         }
+    }
+
+    /// The time until the processes are to be asked. `None` if no question waits, or if it waits for the end of a round.
+    pub(super) fn until_counting(&self) -> Option<Duration> {
+        let Mads { counting, counting_next, counted_at, .. } = &self.mads;
+        if !counting.is_empty() || counting_next.is_empty() {
+            return None;
+        }
+        let since = counted_at.map_or(COUNTING_PAUSE, |at| at.elapsed());
+        let is_ours = counting_next.iter().any(|(from, _)| from.is_own());
+        Some(if is_ours { Duration::ZERO } else { COUNTING_PAUSE.saturating_sub(since) })
     }
 
     /// All processes have told their counters.
