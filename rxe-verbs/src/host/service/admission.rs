@@ -83,6 +83,7 @@ impl Service {
         match pid_of(fd.as_fd()) {
             // 0: the process is in another PID namespace, so the numbers cannot be compared.
             Some(pid) if pid == sender || pid == 0 || sender == 0 || is_sender() => Ok(Some(fd)),
+            None => Err(End::Misbehaved("its first message brings a descriptor that is no pidfd")),
             _ => {
                 let text = "the first message's pidfd is not known to be of the process that sent it; does the host service see the /proc \
                             of its own PID namespace?";
