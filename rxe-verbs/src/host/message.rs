@@ -318,9 +318,12 @@ pub(crate) fn parts<T: Serialize>(whole: &T) -> Vec<Part> {
         .collect()
 }
 
-/// A name that another program has sent, made safe for terminal and log.
+/// A name that another program has sent, made safe for terminal and log, and at most [`MAX_NAME`] bytes long.
 pub(crate) fn clean(text: &str) -> String {
-    printable(text).chars().take(MAX_NAME).collect()
+    let mut name = printable(text);
+    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_NAME;
+    name.truncate(name.char_indices().take_while(fits).map(|(at, c)| at + c.len_utf8()).last().unwrap_or(0));
+    name
 }
 
 /// A text that another program has sent, without control characters.
@@ -331,6 +334,16 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The state of all slots has to fit into a message, so a name's length counts in bytes.
+    #[test]
+    fn names_are_short_and_printable() {
+        for (sent, kept) in [("a\nb", "a?b"), (&*"n".repeat(100), &*"n".repeat(MAX_NAME))] {
+            assert_eq!(clean(sent), kept);
+        }
+        let long = clean(&"\u{1d11e}".repeat(100));
+        assert_eq!((long.len(), long.chars().count()), (MAX_NAME, MAX_NAME / 4));
+    }
 
     fn hello(oldest: u16, newest: u16) -> Hello {
         Hello { oldest, newest, ..Hello::new(Role::Observe) }

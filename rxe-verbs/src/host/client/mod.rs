@@ -203,8 +203,12 @@ impl Host {
         while all.len() > 1 && (stats.peers.pop().is_some() || stats.places.pop().is_some()) {
             all = parts(&stats);
         }
+        // A process that exits may have interrupted the thread that has the lock.
+        let channel =
+            if waits { self.shared.channel.read().ok() } else { self.shared.channel.try_read().ok() };
+        let Some(channel) = channel.filter(|channel| channel.is_intact()) else { return };
         for part in all {
-            self.shared.tell(&ToService::Told { ask: LAST_WORD, part });
+            send_patiently(&channel, &encode(&ToService::Told { ask: LAST_WORD, part }));
         }
     }
 
