@@ -402,8 +402,10 @@ impl Stream {
             Message::Control(Control::Disconnect) => self.phase = Phase::Ended,
             Message::Control(Control::Shutdown) if self.writable => self.readable = false,
             Message::Control(Control::Shutdown) => self.phase = Phase::Ended,
+            // Its table has changed already. The message took a credit, as data do.
+            Message::IoMap(_) => self.into.taken = self.into.taken.wrapping_add(1),
             // rdma-core's library also ignores unknown messages.
-            Message::IoMap(_) | Message::Control(_) => {}
+            Message::Control(_) => {}
             Message::Reserved(_) => self.fail(Failure::Protocol(Violation::Message)),
         }
     }

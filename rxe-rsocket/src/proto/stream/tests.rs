@@ -195,6 +195,18 @@ fn a_half_close_leaves_the_other_half() {
     assert_eq!(a.read, b"an answer");
 }
 
+#[test]
+fn messages_of_mapped_buffers_give_their_credits_back() {
+    let (mut a, mut b) = pair();
+    settle(&mut a, &mut b);
+    for round in 0..24 {
+        let message = a.stream.take_map(0).unwrap_or_else(|| panic!("no credit in round {round}"));
+        b.arriving.push_back((message, None));
+        settle(&mut a, &mut b);
+    }
+    assert!(a.stream.can_send());
+}
+
 /// rshutdown(SHUT_RD), then SHUT_WR: the peer hears that nothing goes any more.
 #[test]
 fn both_halves_one_after_the_other_are_an_end() {
