@@ -195,6 +195,33 @@ fn a_half_close_leaves_the_other_half() {
     assert_eq!(a.read, b"an answer");
 }
 
+/// What is under way, or not even sent, must not be cut off.
+#[test]
+fn two_half_closes_at_once_lose_nothing() {
+    for credits in [0, 4] {
+        let (mut a, mut b) = pair();
+        settle(&mut a, &mut b);
+        for _ in 0..credits {
+            // They take all the room for messages without data, so the end has to wait.
+            a.stream.controls -= 1;
+        }
+        assert_eq!(a.send(&mut b, b"the tail"), 8);
+        a.stream.shut_down(How::Write);
+        a.tell(&mut b);
+        b.stream.shut_down(How::Write);
+        b.tell(&mut a);
+        a.arrive(&mut b);
+        assert!(a.stream.phase() == Phase::Open && !a.stream.is_all_sent(), "{credits} credits");
+        for _ in 0..credits {
+            a.stream.on_sent(Message::Credits(8));
+        }
+        settle(&mut a, &mut b);
+        b.read(100);
+        assert_eq!(b.read, b"the tail");
+        assert_eq!((a.stream.phase(), b.stream.phase()), (Phase::Ended, Phase::Ended));
+    }
+}
+
 #[test]
 fn messages_of_mapped_buffers_give_their_credits_back() {
     let (mut a, mut b) = pair();
