@@ -5,10 +5,7 @@
 use crate::{
     datagram::DatagramSocket, error::SocketError, ready::Ready, settings::Settings, stream::StreamSocket,
 };
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
-    signal::SigSet,
-};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rxe_cm::{EventChannel, Manager};
 use std::{
     collections::HashMap,
@@ -155,8 +152,7 @@ impl Shared {
 
     /// The main loop of the thread.
     fn run(&self) {
-        // Signals of the program are handled by the program's threads.
-        let _ = SigSet::all().thread_block();
+        rxe_verbs::block_signals();
         let mut events = [EpollEvent::empty(); 32];
         while !self.stopped.load(Ordering::Acquire) {
             let timeout = self.keep_alive().map_or(EpollTimeout::NONE, |left| {

@@ -143,6 +143,29 @@ fn two_sets_with_one_socket_are_both_told() {
     });
 }
 
+/// Its copies rely on the handler of faults.
+#[test]
+fn the_thread_of_the_library_blocks_all_signals_but_its_own_faults() {
+    let (_a, _b) = hosts_of(Settings::default());
+    let bit = |signal: i32| 1_u64 << (signal - 1);
+    let start = Instant::now();
+    loop {
+        let blocked = std::fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+            (line("Name:")?.trim() == "rxe-rsocket")
+                .then(|| u64::from_str_radix(line("SigBlk:").unwrap().trim(), 16).unwrap())
+        });
+        // It may only just have begun.
+        if let Some(blocked) = blocked.filter(|blocked| blocked & bit(libc::SIGUSR1) != 0) {
+            assert_eq!(blocked & (bit(libc::SIGSEGV) | bit(libc::SIGBUS)), 0, "{blocked:x}");
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "no such thread: {blocked:?}");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn two_who_wait_for_datagrams_get_one_each() {
     let net = InprocNet::new();
