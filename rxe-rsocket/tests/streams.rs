@@ -211,6 +211,34 @@ fn a_buffer_of_the_peer_is_written_past_the_stream() {
 }
 
 #[test]
+fn a_set_tells_of_each_connection_of_an_edge_triggered_listener() {
+    let (a, b) = hosts();
+    let listener = b.listen(8);
+    let set = PollSet::new().unwrap();
+    let events = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
+    set.set(1, Socket::Stream(Arc::clone(&listener)), events, 7);
+    let first = a.stream();
+    first.connect(b.at(PORT)).unwrap();
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap().len(), 1);
+    listener.accept().unwrap();
+    let second = a.stream();
+    second.connect(b.at(PORT)).unwrap();
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap().len(), 1);
+    // Nothing new: the thread sleeps, although a connection stands.
+    let used = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a clock of this thread, and a place for its time.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = used();
+    assert_eq!(set.wait(8, Some(Duration::from_millis(400))).unwrap(), []);
+    let used = used() - before;
+    assert!(used < Duration::from_millis(100), "{used:?} of processor time");
+    listener.accept().unwrap();
+}
+
+#[test]
 fn a_set_tells_of_levels_and_of_edges() {
     use nix::sys::epoll::EpollFlags;
     let (a, b) = hosts();

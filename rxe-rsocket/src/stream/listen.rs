@@ -22,6 +22,8 @@ pub(super) struct Listening {
     /// Connections that were answered, but are not established yet.
     coming: Vec<Arc<StreamSocket>>,
     standing: VecDeque<Arc<StreamSocket>>,
+    /// Connections that were established so far, for edge-triggered waiting.
+    arrived: u64,
     /// Whether requests wait until there is room.
     paused: bool,
 }
@@ -68,6 +70,7 @@ impl StreamSocket {
             backlog,
             coming: Vec::new(),
             standing: VecDeque::new(),
+            arrived: 0,
             paused: false,
         });
         Ok(())
@@ -107,6 +110,11 @@ impl StreamSocket {
             Stage::Listening(listening) => Some(!listening.standing.is_empty()),
             _ => None,
         }
+    }
+
+    /// Connections that the listener has had so far.
+    pub(super) fn arrived(&self) -> u64 {
+        if let Stage::Listening(listening) = &self.state().phase { listening.arrived } else { 0 }
     }
 
     /// Handles requests that have arrived.
@@ -168,7 +176,8 @@ impl StreamSocket {
             && let Stage::Listening(listening) = &mut self.state().phase
         {
             listening.standing.push_back(socket);
-            self.ready.raise();
+            listening.arrived += 1;
+            self.changed();
         }
     }
 

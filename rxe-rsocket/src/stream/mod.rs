@@ -15,14 +15,14 @@ use crate::{
     ready::Ready,
     settings::Settings,
     stack::Stack,
-    waiters::Waiter,
+    waiters::{Waiter, Waiters},
 };
 use listen::Listening;
 use options::Options;
 use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind, proto::PortSpace};
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -41,6 +41,8 @@ pub struct StreamSocket {
     /// The number of its id, by which the thread finds it.
     number: usize,
     ready: Ready,
+    /// Threads that poll it while it has no link.
+    waiters: Waiters,
     state: Mutex<State>,
     /// Set once the connection was established.
     link: OnceLock<Link>,
@@ -121,6 +123,7 @@ impl StreamSocket {
             domain,
             number,
             ready: Ready::new()?,
+            waiters: Waiters::default(),
             state: Mutex::new(state),
             link: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
@@ -268,7 +271,7 @@ impl StreamSocket {
         rxe_verbs::tell(&event.kind.words());
         (state.phase, state.error) = (Stage::Failed, Some(errno));
         drop(state);
-        self.ready.raise();
+        self.changed();
         if let Some(listener) = listener.and_then(|listener| listener.upgrade()) {
             listener.forget(self.number);
         }
@@ -304,7 +307,13 @@ impl StreamSocket {
             // Sends the address of the second half of the buffer at once.
             link.progress(&mut link.stream());
         }
+        self.changed();
+    }
+
+    /// Wakes the threads that wait for a connection or for its end.
+    fn changed(&self) {
         self.ready.raise();
+        self.waiters.wake(None);
     }
 
     /// The local address, or the unspecified one if there is none (rgetsockname).
@@ -402,8 +411,7 @@ impl StreamSocket {
             }
             id.destroy();
         }
-        // Wakes waiting threads.
-        self.ready.raise();
+        self.changed();
     }
 
     /// The connection, if it was established.
@@ -419,19 +427,27 @@ impl StreamSocket {
 
     /// A count that changes when something has arrived.
     pub(crate) fn turn(&self) -> u64 {
-        self.link.get().map_or(0, |link| link.stream().turn())
+        match self.link.get() {
+            Some(link) => link.stream().turn(),
+            None => self.arrived(),
+        }
     }
 
-    /// Returns a descriptor that becomes readable at the next change. If a connection is established after this call, this is
-    /// such a change, and from then on the socket has another descriptor.
+    /// Returns a descriptor that becomes readable at the next change, or -1 if there is no link: then changes only wake `waiter`.
+    /// One of them is that a connection is established. From then on the socket has a descriptor.
     pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
-        let Some(link) = self.link.get() else { return self.ready.as_fd().as_raw_fd() };
+        if self.link.get().is_none() {
+            self.waiters.enter(waiter);
+        }
+        // A link that is set from here on wakes the waiter.
+        let Some(link) = self.link.get() else { return -1 };
         link.arm(waiter);
         link.event_fd()
     }
 
     /// A thread no longer waits after [`Self::arm`].
     pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
+        self.waiters.leave(waiter);
         if let Some(link) = self.link.get() {
             link.waiters.leave(waiter);
         }
