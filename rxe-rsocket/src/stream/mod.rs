@@ -32,6 +32,8 @@ use std::{
 
 /// If no data under way has arrived for this long, the peer counts as gone: it has room for the data.
 const STALL: Duration = Duration::from_secs(30);
+/// How long close sleeps after a signal.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A stream socket. Its descriptor ([`AsFd`]) identifies it, and must only be polled by [`crate::poll()`].
 #[derive(Debug)]
@@ -347,7 +349,7 @@ impl StreamSocket {
             link.progress(&mut stream);
         }
         if how != How::Read {
-            self.drain(link, STALL)?;
+            self.drain(link, STALL, true)?;
         }
         if link.stream().phase() != Phase::Open
             && let Some(id) = &self.state().id
@@ -358,12 +360,14 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Waits until all data has arrived, the connection has ended, or no data has moved for `patience`.
-    fn drain(&self, link: &Link, patience: Duration) -> Result<(), SocketError> {
+    /// Waits until all data has arrived, the connection has ended, or no data has moved for `patience`. Signals end it only if
+    /// `by_signals`.
+    fn drain(&self, link: &Link, patience: Duration, by_signals: bool) -> Result<(), SocketError> {
         let mut left = u32::MAX;
+        let mut end = Instant::now() + patience;
         loop {
             let done = |stream: &crate::proto::Stream| stream.is_all_sent() || stream.phase() != Phase::Open;
-            match link.wait(Until::Then(Instant::now() + patience), done) {
+            match link.wait(Until::Then(end), done) {
                 Ok(_) => return Ok(()),
                 Err(SocketError::WouldBlock) => {
                     let now = link.stream().backlog();
@@ -371,7 +375,10 @@ impl StreamSocket {
                         return Ok(());
                     }
                     left = now;
+                    end = Instant::now() + patience;
                 }
+                // Once a thread is cancelled, none of its waits sleeps.
+                Err(SocketError::Interrupted) if !by_signals => std::thread::sleep(PAUSE),
                 Err(error) => return Err(error),
             }
         }
@@ -392,7 +399,7 @@ impl StreamSocket {
                     link.progress(&mut stream);
                     drop(stream);
                     // A signal does not interrupt this, because the call cannot be repeated.
-                    while let Err(SocketError::Interrupted) = self.drain(link, linger.unwrap_or(STALL)) {}
+                    let _ = self.drain(link, linger.unwrap_or(STALL), false);
                 }
             }
         }
