@@ -13,7 +13,6 @@ use crate::{
     flags::Flags,
     link::Until,
     proto::datagram::{Introduction, Kind, encode_source},
-    ready::Ready,
     settings::Settings,
     stack::{Stack, Watched},
     stream::expect,
@@ -68,8 +67,7 @@ struct State {
     peer: Option<SocketAddr>,
     inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
-    /// Always readable once the socket is closed, to wake sleeping threads.
-    closed: Option<Ready>,
+    closed: bool,
     /// Completions so far.
     turn: u64,
 }
@@ -100,7 +98,7 @@ impl DatagramSocket {
             peer: None,
             inbox: VecDeque::new(),
             receive_timeout: None,
-            closed: None,
+            closed: false,
             turn: 0,
         };
         let socket = Arc::new(Self {
@@ -273,7 +271,7 @@ impl DatagramSocket {
         from: SocketAddr,
     ) -> Result<(), SocketError> {
         let mut state = self.state();
-        if state.closed.is_some() {
+        if state.closed {
             return Ok(());
         }
         let Destination { way, av, .. } = self.destination(&mut state, from)?;
@@ -327,7 +325,7 @@ impl DatagramSocket {
     ) -> Result<MutexGuard<'a, State>, SocketError> {
         let mut entered = None;
         loop {
-            if state.closed.is_some() {
+            if state.closed {
                 return Err(SocketError::NoSocket(self.as_fd().as_raw_fd()));
             }
             state.progress();
@@ -401,13 +399,10 @@ impl DatagramSocket {
         for way in &state.ways {
             let _ = self.epoll.delete(way.channel());
         }
-        if let Ok(closed) = Ready::new() {
-            closed.raise();
-            let _ = self.epoll.add(closed.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0));
-            state.closed = Some(closed);
-        }
+        state.closed = true;
         state.ways.clear();
         state.destinations.clear();
+        self.waiters.wake(None);
     }
 }
 
