@@ -48,8 +48,6 @@ pub struct DatagramSocket {
     stack: Stack,
     domain: Domain,
     udp: UdpSocket,
-    /// Whether it has a port.
-    is_named: AtomicBool,
     /// The queue pairs' channels.
     epoll: Epoll,
     token: AtomicU64,
@@ -61,6 +59,8 @@ pub struct DatagramSocket {
 
 #[derive(Debug)]
 struct State {
+    /// Whether it has a port.
+    is_named: bool,
     settings: Settings,
     ways: Vec<Way>,
     destinations: HashMap<SocketAddr, Destination>,
@@ -92,6 +92,7 @@ impl DatagramSocket {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let epoll = epoll.map_err(|error| SocketError::system("make an epoll instance", error))?;
         let state = State {
+            is_named: false,
             settings: stack.shared().settings,
             ways: Vec::new(),
             destinations: HashMap::new(),
@@ -105,7 +106,6 @@ impl DatagramSocket {
             stack: stack.clone(),
             domain,
             udp: udp.into(),
-            is_named: AtomicBool::new(false),
             epoll,
             token: AtomicU64::new(0),
             nonblocking: AtomicBool::new(false),
@@ -138,9 +138,13 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::System`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), SocketError> {
+        self.name(&mut self.state(), address)
+    }
+
+    fn name(&self, state: &mut State, address: SocketAddr) -> Result<(), SocketError> {
         let bound = SockRef::from(&self.udp).bind(&SockAddr::from(address));
         bound.map_err(|error| SocketError::system("bind a UDP socket", error))?;
-        self.is_named.store(true, Ordering::Relaxed);
+        state.is_named = true;
         Ok(())
     }
 
@@ -149,16 +153,16 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::System`]; as [`Self::send_to`].
     pub fn connect(&self, to: SocketAddr) -> Result<(), SocketError> {
-        self.name_port()?;
         let mut state = self.state();
+        self.name_port(&mut state)?;
         self.destination(&mut state, to)?;
         state.peer = Some(to);
         Ok(())
     }
 
     /// Gets a port, because datagrams contain their source port.
-    fn name_port(&self) -> Result<(), SocketError> {
-        if self.is_named.load(Ordering::Relaxed) { Ok(()) } else { self.bind(self.domain.unspecified()) }
+    fn name_port(&self, state: &mut State) -> Result<(), SocketError> {
+        if state.is_named { Ok(()) } else { self.name(state, self.domain.unspecified()) }
     }
 
     /// The local address (rgetsockname).
@@ -228,8 +232,8 @@ impl DatagramSocket {
         to: Option<SocketAddr>,
         flags: Flags,
     ) -> Result<usize, SocketError> {
-        self.name_port()?;
         let mut state = self.state();
+        self.name_port(&mut state)?;
         let to = to.or(state.peer).ok_or(SocketError::NoDestination)?;
         let Destination { way, av, qpn } = self.destination(&mut state, to)?;
         let len = state.ways[way].measure(data)?;

@@ -10,7 +10,7 @@ use rxe_rsocket::{
 use rxe_verbs::net::InprocNet;
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::{Arc, mpsc},
+    sync::{Arc, Barrier, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -164,6 +164,26 @@ fn closing_wakes_who_waits() {
     let outcome = hear.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(outcome, Err(SocketError::NoSocket(_))), "{outcome:?}");
     waiter.join().unwrap().unwrap();
+}
+
+#[test]
+fn first_sends_of_two_threads_are_both_sent() {
+    let (a, b) = hosts();
+    let (_other, to) = socket(&b);
+    for round in 0..300 {
+        let socket = DatagramSocket::new(&a.stack, Domain::V4).unwrap();
+        let both = Barrier::new(2);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    both.wait();
+                    let sent = socket.send_to(&[b"x"], Some(to), Flags::NONE);
+                    assert!(sent.is_ok(), "round {round}: {sent:?}");
+                });
+            }
+        });
+        socket.close();
+    }
 }
 
 /// The second process of the test below, because it uses up the descriptors.
