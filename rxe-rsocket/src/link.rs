@@ -4,7 +4,7 @@
 use crate::{
     error::SocketError,
     packing::{Cut, Packing, split},
-    proto::{Chunk, Control, Failure, Hello, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
+    proto::{Chunk, Control, Failure, Hello, How, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
     settings::Settings,
     waiters::{Waiter, Waiters},
 };
@@ -127,6 +127,9 @@ pub(crate) struct Link {
     /// The peer's private data.
     pub(crate) peer: Hello,
     stream: Mutex<Stream>,
+    /// Held by a thread that posts what it has reserved, so that the end of the stream is not posted first. Who locks both locks the
+    /// stream first.
+    posting: Mutex<()>,
     /// The packets of the connection. Set at the first send, because the path MTU may not be known before.
     packing: OnceLock<Packing>,
     /// Whether the completion queue is armed.
@@ -164,6 +167,7 @@ impl Link {
             parts,
             peer,
             stream,
+            posting: Mutex::default(),
             packing: OnceLock::new(),
             armed: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -175,6 +179,11 @@ impl Link {
     /// The protocol's half.
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         lock(&self.stream)
+    }
+
+    /// To be locked when a message is reserved, and released when it is posted.
+    pub(crate) fn posting(&self) -> MutexGuard<'_, ()> {
+        lock(&self.posting)
     }
 
     /// The descriptor that becomes readable once the queue is armed ([`Self::arm`]).
@@ -297,7 +306,13 @@ impl Link {
     ///
     /// # Errors
     /// The queue pair has ended.
-    pub(crate) fn send(&self, chunk: &Chunk, bytes: &[&[u8]], tell: bool) -> Result<(), SocketError> {
+    pub(crate) fn send(
+        &self,
+        chunk: &Chunk,
+        bytes: &[&[u8]],
+        tell: bool,
+        _posting: MutexGuard<'_, ()>,
+    ) -> Result<(), SocketError> {
         let mut sges = [Sge::default(); 2];
         let mut few = [0; 1024];
         let payload = match chunk.through {
@@ -376,11 +391,25 @@ impl Link {
         Ok(())
     }
 
+    /// Ends a direction, after what was reserved before.
+    pub(crate) fn shut_down(&self, how: How) {
+        let mut stream = self.stream();
+        drop(self.posting());
+        stream.shut_down(how);
+        self.progress(&mut stream);
+    }
+
     /// Tells the peer of a mapped buffer, in entry `index` of its table.
     ///
     /// # Errors
     /// The queue pair has ended.
-    pub(crate) fn send_map(&self, message: Message, index: u16, entry: IoEntry) -> Result<(), SocketError> {
+    pub(crate) fn send_map(
+        &self,
+        message: Message,
+        index: u16,
+        entry: IoEntry,
+        _posting: MutexGuard<'_, ()>,
+    ) -> Result<(), SocketError> {
         let table = self.peer.directory;
         let offset = u64::from(table.len) * Piece::LEN as u64 + u64::from(index) * IoEntry::LEN as u64;
         let to = Piece { addr: table.addr.wrapping_add(offset), ..table };

@@ -343,11 +343,7 @@ impl StreamSocket {
             return Ok(());
         }
         let link = self.connected(Until::Now).map_err(|_| SocketError::NotConnected)?;
-        {
-            let mut stream = link.stream();
-            stream.shut_down(how);
-            link.progress(&mut stream);
-        }
+        link.shut_down(how);
         if how != How::Read {
             self.drain(link, STALL, true)?;
         }
@@ -394,10 +390,7 @@ impl StreamSocket {
                 _ if !open => {}
                 Some(Duration::ZERO) => link.stream().fail(crate::proto::Failure::Reset),
                 linger => {
-                    let mut stream = link.stream();
-                    stream.shut_down(How::Both);
-                    link.progress(&mut stream);
-                    drop(stream);
+                    link.shut_down(How::Both);
                     // A signal does not interrupt this, because the call cannot be repeated.
                     let _ = self.drain(link, linger.unwrap_or(STALL), false);
                 }

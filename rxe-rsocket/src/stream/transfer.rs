@@ -54,14 +54,14 @@ impl StreamSocket {
 
     /// Sends one message.
     fn send_some(&self, link: &Link, left: &mut Rest<'_>, until: Until) -> Result<(), SocketError> {
-        let chunk = {
+        let (chunk, posting) = {
             let mut stream = self.wait_writable(link, until, Stream::can_send)?;
-            stream.take_chunk(left.len).ok_or(SocketError::WouldBlock)?
+            (stream.take_chunk(left.len).ok_or(SocketError::WouldBlock)?, link.posting())
         };
         let mut parts = Vec::new();
         let mut place = [&[][..]; FEW];
         let bytes = left.take(chunk.len as usize, &mut place, &mut parts);
-        link.send(&chunk, bytes, true).inspect_err(|_| self.lost(link))
+        link.send(&chunk, bytes, true, posting).inspect_err(|_| self.lost(link))
     }
 
     /// Waits until `test` says that the stream can be written to.
