@@ -178,6 +178,31 @@ fn more_than_the_backlog_waits() {
 }
 
 #[test]
+fn shutdown_of_a_listener_ends_accept() {
+    let (a, b) = hosts();
+    let listener = b.listen(2);
+    listener.shut_down(How::Write).unwrap();
+    a.stream().connect(b.at(PORT)).unwrap();
+    listener.accept().unwrap();
+    let accepting = {
+        let listener = Arc::clone(&listener);
+        thread::spawn(move || listener.accept().map(drop))
+    };
+    thread::sleep(Duration::from_millis(50));
+    listener.shut_down(How::Read).unwrap();
+    for _ in 0..3000 {
+        if accepting.is_finished() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(accepting.is_finished(), "it still waits");
+    assert_eq!(accepting.join().unwrap().unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.stream().connect(b.at(PORT)).unwrap_err().errno(), libc::ECONNREFUSED);
+    listener.close();
+}
+
+#[test]
 fn a_buffer_of_the_peer_is_written_past_the_stream() {
     let mut settings = Settings::default();
     settings.set_iomap(4);

@@ -339,7 +339,12 @@ impl StreamSocket {
     /// # Errors
     /// [`SocketError::NotConnected`], [`SocketError::Interrupted`].
     pub fn shut_down(&self, how: How) -> Result<(), SocketError> {
-        if let Stage::Listening(_) = self.state().phase {
+        let listens = matches!(self.state().phase, Stage::Listening(_));
+        if listens {
+            // As with TCP: it accepts no more, and threads in accept return.
+            if how != How::Write {
+                self.close();
+            }
             return Ok(());
         }
         let link = self.connected(Until::Now).map_err(|_| SocketError::NotConnected)?;
