@@ -264,6 +264,26 @@ fn a_set_tells_of_each_connection_of_an_edge_triggered_listener() {
 }
 
 #[test]
+fn a_set_that_is_asked_for_one_event_tells_of_each_in_turn() {
+    use nix::sys::epoll::{EpollEvent, EpollFlags};
+    use std::os::fd::AsFd;
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    let set = PollSet::new().unwrap();
+    for (fd, socket) in [(1, &active), (2, &passive)] {
+        assert_eq!(poll_one(socket, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+        set.set(fd, Socket::Stream(Arc::clone(socket)), libc::EPOLLOUT as u32, fd as u64);
+    }
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let other = EpollEvent::new(EpollFlags::EPOLLOUT, 3);
+    nix::sys::epoll::Epoll(set.as_fd().try_clone_to_owned().unwrap()).add(&writer, other).unwrap();
+    let mut told: Vec<u64> = (0..6).map(|_| set.wait(1, Some(PATIENCE)).unwrap()[0].1).collect();
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told, [1, 2, 3]);
+}
+
+#[test]
 fn a_set_tells_of_levels_and_of_edges() {
     use nix::sys::epoll::EpollFlags;
     let (a, b) = hosts();
