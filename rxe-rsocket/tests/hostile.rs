@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Host, PATIENCE, PORT, hosts, read_all};
-use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, proto::PortSpace};
+use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, ForeignQp, proto::PortSpace};
 use rxe_rsocket::{
     Flags, Name, StreamSocket, Value,
     proto::{Control, Hello, Message, Piece},
@@ -105,6 +105,33 @@ fn other_versions_and_no_rsockets_are_refused() {
     }
     // The listener goes on.
     assert!(matches!(rogue.connect(&good).kind, EventKind::Established(_)));
+    listener.accept().unwrap();
+}
+
+/// Its REQ is answered, and it sends no RTU.
+#[test]
+fn a_peer_that_does_not_finish_does_not_keep_others_out() {
+    let (a, b) = hosts();
+    let listener = b.listen(1);
+    let rogue = Rogue::active(&a, &b);
+    let hello = rogue.hello().encode();
+    // Without a queue pair the program has to send the RTU itself.
+    let channel = EventChannel::new().unwrap();
+    let id = a.manager.create_id(&channel, PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, b.at(PORT)).unwrap();
+    channel.get_event(Some(PATIENCE)).unwrap();
+    id.resolve_route().unwrap();
+    channel.get_event(Some(PATIENCE)).unwrap();
+    let qp = Some(ForeignQp { qpn: rogue.qp.qpn(), srq: false });
+    let params = ConnParams { private_data: &hello, qp, ..ConnParams::default() };
+    id.connect(&params).unwrap();
+    let event = channel.get_event(Some(PATIENCE)).unwrap();
+    assert!(matches!(event.kind, EventKind::ConnectResponse(_)), "{event:?}");
+    let socket = a.stream();
+    socket.set_nonblocking(true);
+    assert!(socket.connect(b.at(PORT)).is_err());
+    assert_eq!(common::poll_one(&socket, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+    assert!(channel.try_get_event().is_none(), "only when the first peer was given up");
     listener.accept().unwrap();
 }
 

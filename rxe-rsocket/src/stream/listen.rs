@@ -12,6 +12,8 @@ use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
 
 /// Most connections that wait for the program, whatever backlog it asks for.
 const MOST: usize = 4096;
+/// So many more connections than the backlog are answered before the first of them are established.
+const COMING: usize = 16;
 
 /// The state of a listener.
 #[derive(Debug)]
@@ -30,7 +32,9 @@ pub(super) struct Listening {
 
 impl Listening {
     fn is_full(&self) -> bool {
-        self.coming.len() + self.standing.len() >= self.backlog
+        // Peers that do not finish must not take the place of others.
+        let standing = self.standing.len();
+        standing >= self.backlog || standing + self.coming.len() >= self.backlog + COMING
     }
 
     /// The listener is closed. Connections that were not accepted are ended.
@@ -43,7 +47,8 @@ impl Listening {
 }
 
 impl StreamSocket {
-    /// Begins to listen (rlisten). Up to `backlog` connections wait to be accepted. Further requests wait unanswered.
+    /// Begins to listen (rlisten). When `backlog` connections wait to be accepted, or some more are being established, further
+    /// requests wait unanswered.
     ///
     /// # Errors
     /// [`SocketError::State`], [`SocketError::Cm`].
