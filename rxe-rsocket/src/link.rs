@@ -254,11 +254,23 @@ impl Link {
     /// Reads the next place in the peer's memory, if the peer has announced one.
     fn look_up(&self, stream: &mut Stream, entry: u32) {
         let at = entry as usize * Piece::LEN;
-        let mut bytes = [0; Piece::LEN];
-        // This is our own memory.
-        if self.parts.tables.read_at(at, &mut bytes).is_ok() && stream.take_entry(Piece::decode(&bytes)) {
+        if let Some(bytes) = self.read_entry(at)
+            && stream.take_entry(Piece::decode(&bytes))
+        {
             let _ = self.parts.tables.write_at(at, &[0; Piece::LEN]);
         }
+    }
+
+    /// Reads an entry of our tables; `None` if it is empty. The peer may be writing it, from its first byte to its last. The last
+    /// ones are the length, so once that is there, all is.
+    fn read_entry<const LEN: usize>(&self, at: usize) -> Option<[u8; LEN]> {
+        let (mut len, mut bytes) = ([0; 4], [0; LEN]);
+        self.parts.tables.read_at(at + LEN - len.len(), &mut len).ok()?;
+        if len == [0; 4] {
+            return None;
+        }
+        self.parts.tables.read_at(at, &mut bytes).ok()?;
+        Some(bytes)
     }
 
     /// Sends messages other than data to the peer.
@@ -419,9 +431,7 @@ impl Link {
     /// The peer's mapped buffer that contains `offset`.
     pub(crate) fn mapped(&self, offset: u64) -> Option<IoEntry> {
         (0..usize::from(self.parts.iomap)).find_map(|index| {
-            let mut bytes = [0; IoEntry::LEN];
-            self.parts.tables.read_at(DIRECTORY + index * IoEntry::LEN, &mut bytes).ok()?;
-            let entry = IoEntry::decode(&bytes);
+            let entry = IoEntry::decode(&self.read_entry(DIRECTORY + index * IoEntry::LEN)?);
             entry.room(offset).map(|_| entry)
         })
     }
