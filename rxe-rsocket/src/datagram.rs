@@ -12,6 +12,7 @@ use crate::{
     error::SocketError,
     flags::Flags,
     link::Until,
+    lock,
     proto::datagram::{Introduction, Kind, encode_source},
     settings::Settings,
     stack::{Stack, Watched},
@@ -28,7 +29,7 @@ use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -119,7 +120,7 @@ impl DatagramSocket {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Whether calls do not wait.

@@ -3,6 +3,7 @@
 
 use crate::{
     error::SocketError,
+    lock,
     packing::{Cut, Packing, split},
     proto::{Chunk, Control, Failure, Hello, How, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
     settings::Settings,
@@ -149,10 +150,6 @@ struct Waiting {
     followers: u32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Why a wait has ended early.
 enum Woken {
     Event,
@@ -274,7 +271,7 @@ impl Link {
     }
 
     /// Sends messages other than data to the peer.
-    fn tell(&self, stream: &mut Stream) {
+    pub(crate) fn tell(&self, stream: &mut Stream) {
         let receive = &self.parts.receive;
         while let Some((message, update)) = stream.take_control(receive.rkey().0, receive.addr()) {
             let posted = match &update {
@@ -285,11 +282,6 @@ impl Link {
                 stream.fail(Failure::Reset);
             }
         }
-    }
-
-    /// The data was read, so the peer may wait for the room.
-    pub(crate) fn tell_of_room(&self, stream: &mut Stream) {
-        self.tell(stream);
     }
 
     fn post(&self, message: Message, to: Piece, payload: Payload<'_>) -> Result<(), SocketError> {

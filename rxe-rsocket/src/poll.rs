@@ -3,6 +3,7 @@
 use crate::{
     error::SocketError,
     link::Until,
+    lock,
     socket::Socket,
     waiters::{Asleep, Entered, Waiter, Waiters},
 };
@@ -12,7 +13,7 @@ use std::{
     ops::Bound,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
     time::Duration,
@@ -162,7 +163,7 @@ impl PollSet {
     }
 
     fn sockets(&self) -> MutexGuard<'_, BTreeMap<RawFd, Member>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sockets)
     }
 
     /// Whether the set has rsockets.

@@ -1,10 +1,11 @@
 //! Mapped buffers: memory of a program to which its peer writes outside of the stream (riomap, riounmap, riowrite).
 
-use super::{StreamSocket, lock};
+use super::StreamSocket;
 use crate::{
     error::SocketError,
     flags::Flags,
     link::{Link, Until},
+    lock,
     proto::{IoEntry, Piece, Stream},
 };
 use rxe_verbs::{Access, Mr};

@@ -11,6 +11,7 @@ use crate::{
     Domain,
     error::SocketError,
     link::{Link, Parts, Until},
+    lock,
     proto::{Hello, How, Phase},
     ready::Ready,
     settings::Settings,
@@ -24,7 +25,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd, RawFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -94,10 +95,6 @@ impl Stage {
 struct KeepAlive {
     period: Duration,
     next: Instant,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StreamSocket {
@@ -426,7 +423,6 @@ impl StreamSocket {
 
     /// Whether there is no connection.
     pub(crate) fn has_failed(&self) -> bool {
-        // A new socket counts as ended, as with TCP.
         matches!(self.state().phase, Stage::Failed)
     }
 

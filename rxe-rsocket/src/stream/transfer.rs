@@ -1,10 +1,11 @@
 //! Sending and receiving.
 
-use super::{StreamSocket, lock};
+use super::StreamSocket;
 use crate::{
     error::SocketError,
     flags::Flags,
     link::{Link, Until},
+    lock,
     proto::{Phase, Stream},
 };
 use std::{
@@ -146,7 +147,8 @@ impl StreamSocket {
             }
             let mut stream = link.stream();
             stream.consume(count as u32);
-            link.tell_of_room(&mut stream);
+            // The peer may wait for the room.
+            link.tell(&mut stream);
             if !flags.contains(Flags::WAITALL) && stream.unread() == 0 {
                 break;
             }
