@@ -4,6 +4,7 @@ use super::{Stage, StreamSocket};
 use crate::{
     error::SocketError,
     link::{Link, Parts},
+    lock,
     proto::Hello,
     stack::{Shared, Watched},
 };
@@ -35,6 +36,11 @@ impl Listening {
         // Peers that do not finish must not take the place of others.
         let standing = self.standing.len();
         standing >= self.backlog || standing + self.coming.len() >= self.backlog + COMING
+    }
+
+    fn take_coming(&mut self, number: usize) -> Option<Arc<StreamSocket>> {
+        let place = self.coming.iter().position(|socket| socket.number == number)?;
+        Some(self.coming.swap_remove(place))
     }
 
     /// The listener is closed. Connections that were not accepted are ended.
@@ -158,13 +164,16 @@ impl StreamSocket {
         id.migrate(&self.stack.shared().channel)?;
         let phase = Stage::Accepting(Arc::downgrade(self));
         let socket = Self::of(&self.stack, self.domain, id.clone(), phase, *settings)?;
-        *super::lock(&socket.options) = super::lock(&self.options).inherited();
+        *lock(&socket.options) = lock(&self.options).inherited();
         // Data may arrive before the peer's RTU.
         let link = Link::new(parts, hello);
         // This is the only place where it is set.
         let _ = socket.link.set(link);
         let mut state = self.state();
-        let Stage::Listening(listening) = &mut state.phase else { return Err(SocketError::NotConnected) };
+        let Stage::Listening(listening) = &mut state.phase else {
+            self.stack.shared().leave(number);
+            return Err(SocketError::NotConnected);
+        };
         listening.coming.push(Arc::clone(&socket));
         drop(state);
         let accepted = id.accept(&ConnParams { private_data: &own, ..ConnParams::default() });
@@ -177,8 +186,8 @@ impl StreamSocket {
 
     /// A connection that was answered is established.
     pub(super) fn on_accepted(&self, number: usize) {
-        if let Some(socket) = self.take_coming(number)
-            && let Stage::Listening(listening) = &mut self.state().phase
+        if let Stage::Listening(listening) = &mut self.state().phase
+            && let Some(socket) = listening.take_coming(number)
         {
             listening.standing.push_back(socket);
             listening.arrived += 1;
@@ -188,22 +197,16 @@ impl StreamSocket {
 
     /// A connection that was answered has failed.
     pub(super) fn forget(&self, number: usize) {
-        let gone = self.take_coming(number);
-        if let Stage::Listening(listening) = &mut self.state().phase
-            && listening.paused
-        {
+        let mut state = self.state();
+        let Stage::Listening(listening) = &mut state.phase else { return };
+        let gone = listening.take_coming(number);
+        if listening.paused {
             listening.paused = false;
             self.stack.shared().resume(listening.channel.as_fd(), listening.token);
         }
+        drop(state);
         if let Some(gone) = gone {
             gone.abort();
         }
-    }
-
-    fn take_coming(&self, number: usize) -> Option<Arc<Self>> {
-        let mut state = self.state();
-        let Stage::Listening(listening) = &mut state.phase else { return None };
-        let place = listening.coming.iter().position(|socket| socket.number == number)?;
-        Some(listening.coming.swap_remove(place))
     }
 }
