@@ -12,8 +12,8 @@ use crate::{
     error::SocketError,
     flags::Flags,
     link::Until,
+    lock,
     proto::datagram::{Introduction, Kind, encode_source},
-    ready::Ready,
     settings::Settings,
     stack::{Stack, Watched},
     stream::expect,
@@ -29,7 +29,7 @@ use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -49,8 +49,6 @@ pub struct DatagramSocket {
     stack: Stack,
     domain: Domain,
     udp: UdpSocket,
-    /// Whether it has a port.
-    is_named: AtomicBool,
     /// The queue pairs' channels.
     epoll: Epoll,
     token: AtomicU64,
@@ -62,14 +60,15 @@ pub struct DatagramSocket {
 
 #[derive(Debug)]
 struct State {
+    /// Whether it has a port.
+    is_named: bool,
     settings: Settings,
     ways: Vec<Way>,
     destinations: HashMap<SocketAddr, Destination>,
     peer: Option<SocketAddr>,
     inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
-    /// Always readable once the socket is closed, to wake sleeping threads.
-    closed: Option<Ready>,
+    closed: bool,
     /// Completions so far.
     turn: u64,
 }
@@ -94,20 +93,20 @@ impl DatagramSocket {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let epoll = epoll.map_err(|error| SocketError::system("make an epoll instance", error))?;
         let state = State {
+            is_named: false,
             settings: stack.shared().settings,
             ways: Vec::new(),
             destinations: HashMap::new(),
             peer: None,
             inbox: VecDeque::new(),
             receive_timeout: None,
-            closed: None,
+            closed: false,
             turn: 0,
         };
         let socket = Arc::new(Self {
             stack: stack.clone(),
             domain,
             udp: udp.into(),
-            is_named: AtomicBool::new(false),
             epoll,
             token: AtomicU64::new(0),
             nonblocking: AtomicBool::new(false),
@@ -121,7 +120,7 @@ impl DatagramSocket {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Whether calls do not wait.
@@ -140,9 +139,13 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::System`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), SocketError> {
+        self.name(&mut self.state(), address)
+    }
+
+    fn name(&self, state: &mut State, address: SocketAddr) -> Result<(), SocketError> {
         let bound = SockRef::from(&self.udp).bind(&SockAddr::from(address));
         bound.map_err(|error| SocketError::system("bind a UDP socket", error))?;
-        self.is_named.store(true, Ordering::Relaxed);
+        state.is_named = true;
         Ok(())
     }
 
@@ -151,16 +154,16 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::System`]; as [`Self::send_to`].
     pub fn connect(&self, to: SocketAddr) -> Result<(), SocketError> {
-        self.name_port()?;
         let mut state = self.state();
+        self.name_port(&mut state)?;
         self.destination(&mut state, to)?;
         state.peer = Some(to);
         Ok(())
     }
 
     /// Gets a port, because datagrams contain their source port.
-    fn name_port(&self) -> Result<(), SocketError> {
-        if self.is_named.load(Ordering::Relaxed) { Ok(()) } else { self.bind(self.domain.unspecified()) }
+    fn name_port(&self, state: &mut State) -> Result<(), SocketError> {
+        if state.is_named { Ok(()) } else { self.name(state, self.domain.unspecified()) }
     }
 
     /// The local address (rgetsockname).
@@ -230,8 +233,8 @@ impl DatagramSocket {
         to: Option<SocketAddr>,
         flags: Flags,
     ) -> Result<usize, SocketError> {
-        self.name_port()?;
         let mut state = self.state();
+        self.name_port(&mut state)?;
         let to = to.or(state.peer).ok_or(SocketError::NoDestination)?;
         let Destination { way, av, qpn } = self.destination(&mut state, to)?;
         let len = state.ways[way].measure(data)?;
@@ -273,7 +276,7 @@ impl DatagramSocket {
         from: SocketAddr,
     ) -> Result<(), SocketError> {
         let mut state = self.state();
-        if state.closed.is_some() {
+        if state.closed {
             return Ok(());
         }
         let Destination { way, av, .. } = self.destination(&mut state, from)?;
@@ -327,7 +330,7 @@ impl DatagramSocket {
     ) -> Result<MutexGuard<'a, State>, SocketError> {
         let mut entered = None;
         loop {
-            if state.closed.is_some() {
+            if state.closed {
                 return Err(SocketError::NoSocket(self.as_fd().as_raw_fd()));
             }
             state.progress();
@@ -401,13 +404,10 @@ impl DatagramSocket {
         for way in &state.ways {
             let _ = self.epoll.delete(way.channel());
         }
-        if let Ok(closed) = Ready::new() {
-            closed.raise();
-            let _ = self.epoll.add(closed.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0));
-            state.closed = Some(closed);
-        }
+        state.closed = true;
         state.ways.clear();
         state.destinations.clear();
+        self.waiters.wake(None);
     }
 }
 

@@ -33,3 +33,10 @@ pub use settings::Settings;
 pub use socket::{Domain, Socket};
 pub use stack::Stack;
 pub use stream::{IoMapping, StreamSocket};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks it, also after a panic of a thread that had it locked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -3,8 +3,9 @@
 
 use crate::{
     error::SocketError,
+    lock,
     packing::{Cut, Packing, split},
-    proto::{Chunk, Control, Failure, Hello, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
+    proto::{Chunk, Control, Failure, Hello, How, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
     settings::Settings,
     waiters::{Waiter, Waiters},
 };
@@ -127,6 +128,9 @@ pub(crate) struct Link {
     /// The peer's private data.
     pub(crate) peer: Hello,
     stream: Mutex<Stream>,
+    /// Held by a thread that posts what it has reserved, so that the end of the stream is not posted first. Who locks both locks the
+    /// stream first.
+    posting: Mutex<()>,
     /// The packets of the connection. Set at the first send, because the path MTU may not be known before.
     packing: OnceLock<Packing>,
     /// Whether the completion queue is armed.
@@ -146,10 +150,6 @@ struct Waiting {
     followers: u32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Why a wait has ended early.
 enum Woken {
     Event,
@@ -164,6 +164,7 @@ impl Link {
             parts,
             peer,
             stream,
+            posting: Mutex::default(),
             packing: OnceLock::new(),
             armed: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -175,6 +176,11 @@ impl Link {
     /// The protocol's half.
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         lock(&self.stream)
+    }
+
+    /// To be locked when a message is reserved, and released when it is posted.
+    pub(crate) fn posting(&self) -> MutexGuard<'_, ()> {
+        lock(&self.posting)
     }
 
     /// The descriptor that becomes readable once the queue is armed ([`Self::arm`]).
@@ -245,15 +251,27 @@ impl Link {
     /// Reads the next place in the peer's memory, if the peer has announced one.
     fn look_up(&self, stream: &mut Stream, entry: u32) {
         let at = entry as usize * Piece::LEN;
-        let mut bytes = [0; Piece::LEN];
-        // This is our own memory.
-        if self.parts.tables.read_at(at, &mut bytes).is_ok() && stream.take_entry(Piece::decode(&bytes)) {
+        if let Some(bytes) = self.read_entry(at)
+            && stream.take_entry(Piece::decode(&bytes))
+        {
             let _ = self.parts.tables.write_at(at, &[0; Piece::LEN]);
         }
     }
 
+    /// Reads an entry of our tables; `None` if it is empty. The peer may be writing it, from its first byte to its last. The last
+    /// ones are the length, so once that is there, all is.
+    fn read_entry<const LEN: usize>(&self, at: usize) -> Option<[u8; LEN]> {
+        let (mut len, mut bytes) = ([0; 4], [0; LEN]);
+        self.parts.tables.read_at(at + LEN - len.len(), &mut len).ok()?;
+        if len == [0; 4] {
+            return None;
+        }
+        self.parts.tables.read_at(at, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// Sends messages other than data to the peer.
-    fn tell(&self, stream: &mut Stream) {
+    pub(crate) fn tell(&self, stream: &mut Stream) {
         let receive = &self.parts.receive;
         while let Some((message, update)) = stream.take_control(receive.rkey().0, receive.addr()) {
             let posted = match &update {
@@ -264,11 +282,6 @@ impl Link {
                 stream.fail(Failure::Reset);
             }
         }
-    }
-
-    /// The data was read, so the peer may wait for the room.
-    pub(crate) fn tell_of_room(&self, stream: &mut Stream) {
-        self.tell(stream);
     }
 
     fn post(&self, message: Message, to: Piece, payload: Payload<'_>) -> Result<(), SocketError> {
@@ -297,7 +310,13 @@ impl Link {
     ///
     /// # Errors
     /// The queue pair has ended.
-    pub(crate) fn send(&self, chunk: &Chunk, bytes: &[&[u8]], tell: bool) -> Result<(), SocketError> {
+    pub(crate) fn send(
+        &self,
+        chunk: &Chunk,
+        bytes: &[&[u8]],
+        tell: bool,
+        _posting: MutexGuard<'_, ()>,
+    ) -> Result<(), SocketError> {
         let mut sges = [Sge::default(); 2];
         let mut few = [0; 1024];
         let payload = match chunk.through {
@@ -376,11 +395,25 @@ impl Link {
         Ok(())
     }
 
+    /// Ends a direction, after what was reserved before.
+    pub(crate) fn shut_down(&self, how: How) {
+        let mut stream = self.stream();
+        drop(self.posting());
+        stream.shut_down(how);
+        self.progress(&mut stream);
+    }
+
     /// Tells the peer of a mapped buffer, in entry `index` of its table.
     ///
     /// # Errors
     /// The queue pair has ended.
-    pub(crate) fn send_map(&self, message: Message, index: u16, entry: IoEntry) -> Result<(), SocketError> {
+    pub(crate) fn send_map(
+        &self,
+        message: Message,
+        index: u16,
+        entry: IoEntry,
+        _posting: MutexGuard<'_, ()>,
+    ) -> Result<(), SocketError> {
         let table = self.peer.directory;
         let offset = u64::from(table.len) * Piece::LEN as u64 + u64::from(index) * IoEntry::LEN as u64;
         let to = Piece { addr: table.addr.wrapping_add(offset), ..table };
@@ -390,9 +423,7 @@ impl Link {
     /// The peer's mapped buffer that contains `offset`.
     pub(crate) fn mapped(&self, offset: u64) -> Option<IoEntry> {
         (0..usize::from(self.parts.iomap)).find_map(|index| {
-            let mut bytes = [0; IoEntry::LEN];
-            self.parts.tables.read_at(DIRECTORY + index * IoEntry::LEN, &mut bytes).ok()?;
-            let entry = IoEntry::decode(&bytes);
+            let entry = IoEntry::decode(&self.read_entry(DIRECTORY + index * IoEntry::LEN)?);
             entry.room(offset).map(|_| entry)
         })
     }

@@ -3,14 +3,19 @@
 use crate::{
     error::SocketError,
     link::Until,
+    lock,
     socket::Socket,
     waiters::{Asleep, Entered, Waiter, Waiters},
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::{
     collections::BTreeMap,
+    ops::Bound,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
     time::Duration,
 };
 
@@ -103,6 +108,10 @@ fn look(
 pub struct PollSet {
     others: Epoll,
     sockets: Mutex<BTreeMap<RawFd, Member>>,
+    /// The member that was reported last. The next look begins after it, so that all have their turn if few are asked for.
+    last: AtomicI32,
+    /// Whether there was no room for `others` last time.
+    others_first: AtomicBool,
     /// Wakes waiting threads when members are added.
     waiters: Waiters,
 }
@@ -119,6 +128,23 @@ struct Member {
     off: bool,
 }
 
+impl Member {
+    /// The events to be reported now, if any.
+    fn report(&mut self) -> Option<i16> {
+        // Events of poll and epoll have the same numbers.
+        let wanted = self.events as i16 | ALWAYS;
+        let ready = self.socket.readiness() & wanted;
+        let now = (ready, self.socket.turn());
+        let edge = self.events & EpollFlags::EPOLLET.bits() as u32 != 0;
+        let last = self.told.replace(now);
+        if ready == 0 || edge && last == Some(now) {
+            return None;
+        }
+        self.off = self.events & EpollFlags::EPOLLONESHOT.bits() as u32 != 0;
+        Some(ready)
+    }
+}
+
 impl PollSet {
     /// Creates a set (repoll_create).
     ///
@@ -127,11 +153,17 @@ impl PollSet {
     pub fn new() -> Result<Self, SocketError> {
         let others = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let others = others.map_err(|error| SocketError::system("make an epoll instance", error))?;
-        Ok(Self { others, sockets: Mutex::default(), waiters: Waiters::default() })
+        Ok(Self {
+            others,
+            sockets: Mutex::default(),
+            last: AtomicI32::new(-1),
+            others_first: AtomicBool::new(false),
+            waiters: Waiters::default(),
+        })
     }
 
     fn sockets(&self) -> MutexGuard<'_, BTreeMap<RawFd, Member>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sockets)
     }
 
     /// Whether the set has rsockets.
@@ -190,33 +222,36 @@ impl PollSet {
 
     fn look_at_all(&self, most: usize) -> Result<Vec<(u32, u64)>, SocketError> {
         let mut found = Vec::new();
-        self.look(most, &mut found);
-        self.look_at_others(most, &mut found)?;
+        if self.others_first.swap(false, Ordering::Relaxed) {
+            self.look_at_others(most, &mut found)?;
+            self.look(most, &mut found);
+        } else {
+            self.look(most, &mut found);
+            self.look_at_others(most, &mut found)?;
+        }
         Ok(found)
     }
 
     fn look(&self, most: usize, found: &mut Vec<(u32, u64)>) {
-        for member in self.sockets().values_mut().filter(|member| !member.off) {
-            if found.len() >= most {
-                return;
+        let mut sockets = self.sockets();
+        let last = self.last.load(Ordering::Relaxed);
+        for part in [(Bound::Excluded(last), Bound::Unbounded), (Bound::Unbounded, Bound::Included(last))] {
+            for (fd, member) in sockets.range_mut(part).filter(|(_, member)| !member.off) {
+                if found.len() >= most {
+                    return;
+                }
+                if let Some(ready) = member.report() {
+                    found.push((ready as u16 as u32, member.data));
+                    self.last.store(*fd, Ordering::Relaxed);
+                }
             }
-            // Events of poll and epoll have the same numbers.
-            let wanted = member.events as i16 | ALWAYS;
-            let ready = member.socket.readiness() & wanted;
-            let now = (ready, member.socket.turn());
-            let edge = member.events & EpollFlags::EPOLLET.bits() as u32 != 0;
-            let last = member.told.replace(now);
-            if ready == 0 || edge && last == Some(now) {
-                continue;
-            }
-            member.off = member.events & EpollFlags::EPOLLONESHOT.bits() as u32 != 0;
-            found.push((ready as u16 as u32, member.data));
         }
     }
 
     fn look_at_others(&self, most: usize, found: &mut Vec<(u32, u64)>) -> Result<(), SocketError> {
         let room = most.saturating_sub(found.len()).min(1024);
         if room == 0 {
+            self.others_first.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let mut events = vec![EpollEvent::empty(); room];

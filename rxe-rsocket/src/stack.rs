@@ -3,18 +3,16 @@
 //! connections, answers datagrams that ask for a queue pair, and sends keep-alives.
 
 use crate::{
-    datagram::DatagramSocket, error::SocketError, ready::Ready, settings::Settings, stream::StreamSocket,
+    datagram::DatagramSocket, error::SocketError, lock, ready::Ready, settings::Settings,
+    stream::StreamSocket,
 };
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
-    signal::SigSet,
-};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rxe_cm::{EventChannel, Manager};
 use std::{
     collections::HashMap,
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -53,10 +51,6 @@ pub(crate) enum Watched {
 const WAKE: u64 = 0;
 const CHANNEL: u64 = 1;
 const FIRST: u64 = 2;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Stack {
     /// A stack for the devices of a connection manager, with the sizes that the administrator has set ([`Settings::load`]).
@@ -155,8 +149,7 @@ impl Shared {
 
     /// The main loop of the thread.
     fn run(&self) {
-        // Signals of the program are handled by the program's threads.
-        let _ = SigSet::all().thread_block();
+        rxe_verbs::block_signals();
         let mut events = [EpollEvent::empty(); 32];
         while !self.stopped.load(Ordering::Acquire) {
             let timeout = self.keep_alive().map_or(EpollTimeout::NONE, |left| {

@@ -2,10 +2,10 @@
 //! longer readable, so poll(2) continues in the other threads. So the thread that takes the event wakes all others, each by a
 //! counter of its own.
 
-use crate::{ready::Ready, socket::Socket};
+use crate::{lock, ready::Ready, socket::Socket};
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -51,7 +51,7 @@ pub(crate) struct Waiters(Mutex<Vec<Arc<Ready>>>);
 
 impl Waiters {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Ready>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A thread begins to wait. To be called before it arms the socket.

@@ -10,9 +10,9 @@ use rxe_rsocket::{
 use rxe_verbs::net::InprocNet;
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::{Arc, mpsc},
+    sync::{Arc, Barrier, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Addresses that the system has, too: the first datagrams go by its UDP.
@@ -164,4 +164,56 @@ fn closing_wakes_who_waits() {
     let outcome = hear.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(outcome, Err(SocketError::NoSocket(_))), "{outcome:?}");
     waiter.join().unwrap().unwrap();
+}
+
+#[test]
+fn first_sends_of_two_threads_are_both_sent() {
+    let (a, b) = hosts();
+    let (_other, to) = socket(&b);
+    for round in 0..300 {
+        let socket = DatagramSocket::new(&a.stack, Domain::V4).unwrap();
+        let both = Barrier::new(2);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    both.wait();
+                    let sent = socket.send_to(&[b"x"], Some(to), Flags::NONE);
+                    assert!(sent.is_ok(), "round {round}: {sent:?}");
+                });
+            }
+        });
+        socket.close();
+    }
+}
+
+/// The second process of the test below, because it uses up the descriptors.
+#[test]
+#[ignore = "run by close_wakes_who_waits_if_no_descriptor_is_left"]
+fn closes_without_descriptors() {
+    let (a, _b) = hosts();
+    let (socket, _) = socket(&a);
+    let waiting = {
+        let socket = Arc::clone(&socket);
+        thread::spawn(move || socket.receive_from(&mut [0; 8], Flags::NONE).map(drop))
+    };
+    thread::sleep(Duration::from_millis(200));
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
+    socket.close();
+    let start = Instant::now();
+    while !waiting.is_finished() {
+        assert!(start.elapsed() < PATIENCE, "it still waits");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(matches!(waiting.join().unwrap(), Err(SocketError::NoSocket(_))));
+    // Also when it would send.
+    assert!(matches!(socket.send_to(&[b"x"], None, Flags::NONE), Err(SocketError::NoDestination)));
+}
+
+#[test]
+fn close_wakes_who_waits_if_no_descriptor_is_left() {
+    let mut second = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = second.args(["--exact", "closes_without_descriptors", "--ignored"]).status().unwrap();
+    assert!(status.success(), "{status}");
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Host, PATIENCE, PORT, hosts, read_all};
-use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, proto::PortSpace};
+use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, ForeignQp, proto::PortSpace};
 use rxe_rsocket::{
     Flags, Name, StreamSocket, Value,
     proto::{Control, Hello, Message, Piece},
@@ -12,7 +12,14 @@ use rxe_verbs::{
     Access, Cq, Key, Mr, Payload, Qp, QpChange, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp,
     SendWr,
 };
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 /// A peer by hand.
 struct Rogue {
@@ -101,6 +108,33 @@ fn other_versions_and_no_rsockets_are_refused() {
     listener.accept().unwrap();
 }
 
+/// Its REQ is answered, and it sends no RTU.
+#[test]
+fn a_peer_that_does_not_finish_does_not_keep_others_out() {
+    let (a, b) = hosts();
+    let listener = b.listen(1);
+    let rogue = Rogue::active(&a, &b);
+    let hello = rogue.hello().encode();
+    // Without a queue pair the program has to send the RTU itself.
+    let channel = EventChannel::new().unwrap();
+    let id = a.manager.create_id(&channel, PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, b.at(PORT)).unwrap();
+    channel.get_event(Some(PATIENCE)).unwrap();
+    id.resolve_route().unwrap();
+    channel.get_event(Some(PATIENCE)).unwrap();
+    let qp = Some(ForeignQp { qpn: rogue.qp.qpn(), srq: false });
+    let params = ConnParams { private_data: &hello, qp, ..ConnParams::default() };
+    id.connect(&params).unwrap();
+    let event = channel.get_event(Some(PATIENCE)).unwrap();
+    assert!(matches!(event.kind, EventKind::ConnectResponse(_)), "{event:?}");
+    let socket = a.stream();
+    socket.set_nonblocking(true);
+    assert!(socket.connect(b.at(PORT)).is_err());
+    assert_eq!(common::poll_one(&socket, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+    assert!(channel.try_get_event().is_none(), "only when the first peer was given up");
+    listener.accept().unwrap();
+}
+
 #[test]
 fn a_server_of_another_version_is_an_error() {
     let (a, b) = hosts();
@@ -179,6 +213,44 @@ fn keep_alive_finds_out_that_a_peer_is_gone() {
         "found out, and not given up waiting: {error:?}"
     );
     socket.close();
+}
+
+/// A timer of the program must not keep close from giving up.
+#[test]
+fn close_gives_up_in_spite_of_signals() {
+    let (a, b) = hosts();
+    let listener = b.listen(1);
+    let rogue = Rogue::active(&a, &b);
+    // It promises more receives than it has, so the last messages are never taken.
+    let hello = Hello { credits: 64, ..rogue.hello() };
+    assert!(matches!(rogue.connect(&hello.encode()).kind, EventKind::Established(_)));
+    let socket = listener.accept().unwrap();
+    for _ in 0..20 {
+        socket.send(b"x", Flags::NONE).unwrap();
+    }
+    socket.set_option(Name::Linger, &Value::Linger(Some(Duration::from_secs(1)))).unwrap();
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, nothing as *const () as libc::sighandler_t) };
+    // SAFETY: this thread lives longer than the scope below.
+    let this = unsafe { libc::pthread_self() };
+    let closed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // At each signal it would begin to wait anew.
+            for _ in 0..200 {
+                thread::sleep(Duration::from_millis(100));
+                if closed.load(Ordering::Acquire) {
+                    return;
+                }
+                // SAFETY: as above.
+                unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+            }
+            assert!(closed.load(Ordering::Acquire), "it still waits after 200 signals");
+        });
+        socket.close();
+        closed.store(true, Ordering::Release);
+    });
 }
 
 #[test]

@@ -178,6 +178,31 @@ fn more_than_the_backlog_waits() {
 }
 
 #[test]
+fn shutdown_of_a_listener_ends_accept() {
+    let (a, b) = hosts();
+    let listener = b.listen(2);
+    listener.shut_down(How::Write).unwrap();
+    a.stream().connect(b.at(PORT)).unwrap();
+    listener.accept().unwrap();
+    let accepting = {
+        let listener = Arc::clone(&listener);
+        thread::spawn(move || listener.accept().map(drop))
+    };
+    thread::sleep(Duration::from_millis(50));
+    listener.shut_down(How::Read).unwrap();
+    for _ in 0..3000 {
+        if accepting.is_finished() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(accepting.is_finished(), "it still waits");
+    assert_eq!(accepting.join().unwrap().unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.stream().connect(b.at(PORT)).unwrap_err().errno(), libc::ECONNREFUSED);
+    listener.close();
+}
+
+#[test]
 fn a_buffer_of_the_peer_is_written_past_the_stream() {
     let mut settings = Settings::default();
     settings.set_iomap(4);
@@ -208,6 +233,54 @@ fn a_buffer_of_the_peer_is_written_past_the_stream() {
     // SAFETY: made above, and not mapped any more.
     let memory = unsafe { Box::from_raw(memory) };
     assert!(memory[10..90_010] == data && memory[..10] == [0; 10] && memory[99_990..] == data[..10]);
+}
+
+#[test]
+fn a_set_tells_of_each_connection_of_an_edge_triggered_listener() {
+    let (a, b) = hosts();
+    let listener = b.listen(8);
+    let set = PollSet::new().unwrap();
+    let events = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
+    set.set(1, Socket::Stream(Arc::clone(&listener)), events, 7);
+    let first = a.stream();
+    first.connect(b.at(PORT)).unwrap();
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap().len(), 1);
+    listener.accept().unwrap();
+    let second = a.stream();
+    second.connect(b.at(PORT)).unwrap();
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap().len(), 1);
+    // Nothing new: the thread sleeps, although a connection stands.
+    let used = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a clock of this thread, and a place for its time.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = used();
+    assert_eq!(set.wait(8, Some(Duration::from_millis(400))).unwrap(), []);
+    let used = used() - before;
+    assert!(used < Duration::from_millis(100), "{used:?} of processor time");
+    listener.accept().unwrap();
+}
+
+#[test]
+fn a_set_that_is_asked_for_one_event_tells_of_each_in_turn() {
+    use nix::sys::epoll::{EpollEvent, EpollFlags};
+    use std::os::fd::AsFd;
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    let set = PollSet::new().unwrap();
+    for (fd, socket) in [(1, &active), (2, &passive)] {
+        assert_eq!(poll_one(socket, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+        set.set(fd, Socket::Stream(Arc::clone(socket)), libc::EPOLLOUT as u32, fd as u64);
+    }
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let other = EpollEvent::new(EpollFlags::EPOLLOUT, 3);
+    nix::sys::epoll::Epoll(set.as_fd().try_clone_to_owned().unwrap()).add(&writer, other).unwrap();
+    let mut told: Vec<u64> = (0..6).map(|_| set.wait(1, Some(PATIENCE)).unwrap()[0].1).collect();
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told, [1, 2, 3]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Host, PATIENCE, connect, hosts_of, pattern, poll_one};
+use common::{Host, PATIENCE, connect, hosts_of, pattern, poll_one, read_all};
 use rxe_rsocket::{DatagramSocket, Domain, Flags, PollSet, Settings, Socket, SocketError, StreamSocket};
 use rxe_verbs::net::InprocNet;
 use std::{
@@ -16,6 +16,8 @@ use std::{
 
 /// So many changes: each is seen first by the one or the other.
 const ROUNDS: usize = 300;
+/// So many connections are closed while a thread sends.
+const ENDS: u64 = 100;
 
 /// Bytes of a small receive buffer.
 const SMALL: usize = 4096;
@@ -141,6 +143,54 @@ fn two_sets_with_one_socket_are_both_told() {
             }
         }
     });
+}
+
+/// What send has returned as sent is before the end.
+#[test]
+fn close_beside_a_send_loses_nothing_that_was_sent() {
+    let (a, b) = hosts_of(Settings::default());
+    let data = pattern(60_000);
+    for round in 0..ENDS {
+        let (active, passive) = connect(&a, &b);
+        let (sent, read) = thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0;
+                while let Ok(count) = active.send(&data, Flags::NONE) {
+                    sent += count;
+                }
+                sent
+            });
+            let reader = scope.spawn(|| read_all(&passive).unwrap().len());
+            thread::sleep(Duration::from_micros(500 + 97 * (round % 20)));
+            active.close();
+            (sender.join().unwrap(), reader.join().unwrap())
+        });
+        assert_eq!(sent, read, "round {round}");
+        passive.close();
+    }
+}
+
+/// Its copies rely on the handler of faults.
+#[test]
+fn the_thread_of_the_library_blocks_all_signals_but_its_own_faults() {
+    let (_a, _b) = hosts_of(Settings::default());
+    let bit = |signal: i32| 1_u64 << (signal - 1);
+    let start = Instant::now();
+    loop {
+        let blocked = std::fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+            (line("Name:")?.trim() == "rxe-rsocket")
+                .then(|| u64::from_str_radix(line("SigBlk:").unwrap().trim(), 16).unwrap())
+        });
+        // It may only just have begun.
+        if let Some(blocked) = blocked.filter(|blocked| blocked & bit(libc::SIGUSR1) != 0) {
+            assert_eq!(blocked & (bit(libc::SIGSEGV) | bit(libc::SIGBUS)), 0, "{blocked:x}");
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "no such thread: {blocked:?}");
+        thread::yield_now();
+    }
 }
 
 #[test]

@@ -98,6 +98,7 @@ pub use xrcd::Xrcd;
 pub use sys::{
     per_process::PerProcess,
     poll::{Interrupted, Sleep, set_sleep, wait_for, wait_readable},
+    signals::block_signals,
     unix::out_of_the_way,
 };
 

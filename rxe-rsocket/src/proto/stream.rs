@@ -354,6 +354,14 @@ impl Stream {
             }
             Message::Reserved(_) => {}
         }
+        self.end_when_all_sent();
+    }
+
+    /// Both directions have ended. The connection has to stay until the peer has everything.
+    fn end_when_all_sent(&mut self) {
+        if self.phase == Phase::Open && !self.readable && !self.writable && self.is_all_sent() {
+            self.phase = Phase::Ended;
+        }
     }
 
     /// Most work requests with data that may be under way.
@@ -400,10 +408,14 @@ impl Stream {
             }
             Message::Credits(limit) => self.out.may = limit,
             Message::Control(Control::Disconnect) => self.phase = Phase::Ended,
-            Message::Control(Control::Shutdown) if self.writable => self.readable = false,
-            Message::Control(Control::Shutdown) => self.phase = Phase::Ended,
+            Message::Control(Control::Shutdown) => {
+                self.readable = false;
+                self.end_when_all_sent();
+            }
+            // Its table has changed already. The message took a credit, as data do.
+            Message::IoMap(_) => self.into.taken = self.into.taken.wrapping_add(1),
             // rdma-core's library also ignores unknown messages.
-            Message::IoMap(_) | Message::Control(_) => {}
+            Message::Control(_) => {}
             Message::Reserved(_) => self.fail(Failure::Protocol(Violation::Message)),
         }
     }

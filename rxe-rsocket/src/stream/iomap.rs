@@ -1,10 +1,11 @@
 //! Mapped buffers: memory of a program to which its peer writes outside of the stream (riomap, riounmap, riowrite).
 
-use super::{StreamSocket, lock};
+use super::StreamSocket;
 use crate::{
     error::SocketError,
     flags::Flags,
     link::{Link, Until},
+    lock,
     proto::{IoEntry, Piece, Stream},
 };
 use rxe_verbs::{Access, Mr};
@@ -80,14 +81,14 @@ impl StreamSocket {
         let mut maps = lock(&self.maps);
         for map in maps.list.iter_mut().filter(|map| !map.told) {
             let index = map.index.unwrap_or_default();
-            let message = {
+            let (message, posting) = {
                 let mut stream = self.wait_writable(link, until, Stream::can_send)?;
-                stream.take_map(index).ok_or(SocketError::WouldBlock)?
+                (stream.take_map(index).ok_or(SocketError::WouldBlock)?, link.posting())
             };
             let len = u32::try_from(map.mr.len()).unwrap_or(u32::MAX);
             let piece = Piece { addr: map.mr.addr(), key: map.mr.rkey().0, len };
             let entry = IoEntry { offset: map.offset, piece };
-            link.send_map(message, index, entry).inspect_err(|_| self.lost(link))?;
+            link.send_map(message, index, entry, posting).inspect_err(|_| self.lost(link))?;
             map.told = true;
         }
         Ok(())
@@ -112,9 +113,11 @@ impl StreamSocket {
                 Piece { addr: entry.piece.addr.wrapping_add(at - entry.offset), len: room, ..entry.piece };
             let sent = self.wait_writable(link, until, Stream::can_send).and_then(|mut stream| {
                 let chunk = stream.take_direct(data.len() - done, to).ok_or(SocketError::WouldBlock)?;
+                let posting = link.posting();
                 drop(stream);
                 let len = chunk.len as usize;
-                link.send(&chunk, &[&data[done..done + len]], false).inspect_err(|_| self.lost(link))?;
+                link.send(&chunk, &[&data[done..done + len]], false, posting)
+                    .inspect_err(|_| self.lost(link))?;
                 Ok(len)
             });
             match sent {

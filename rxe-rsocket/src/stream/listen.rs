@@ -4,6 +4,7 @@ use super::{Stage, StreamSocket};
 use crate::{
     error::SocketError,
     link::{Link, Parts},
+    lock,
     proto::Hello,
     stack::{Shared, Watched},
 };
@@ -12,6 +13,8 @@ use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
 
 /// Most connections that wait for the program, whatever backlog it asks for.
 const MOST: usize = 4096;
+/// So many more connections than the backlog are answered before the first of them are established.
+const COMING: usize = 16;
 
 /// The state of a listener.
 #[derive(Debug)]
@@ -22,13 +25,22 @@ pub(super) struct Listening {
     /// Connections that were answered, but are not established yet.
     coming: Vec<Arc<StreamSocket>>,
     standing: VecDeque<Arc<StreamSocket>>,
+    /// Connections that were established so far, for edge-triggered waiting.
+    arrived: u64,
     /// Whether requests wait until there is room.
     paused: bool,
 }
 
 impl Listening {
     fn is_full(&self) -> bool {
-        self.coming.len() + self.standing.len() >= self.backlog
+        // Peers that do not finish must not take the place of others.
+        let standing = self.standing.len();
+        standing >= self.backlog || standing + self.coming.len() >= self.backlog + COMING
+    }
+
+    fn take_coming(&mut self, number: usize) -> Option<Arc<StreamSocket>> {
+        let place = self.coming.iter().position(|socket| socket.number == number)?;
+        Some(self.coming.swap_remove(place))
     }
 
     /// The listener is closed. Connections that were not accepted are ended.
@@ -41,7 +53,8 @@ impl Listening {
 }
 
 impl StreamSocket {
-    /// Begins to listen (rlisten). Up to `backlog` connections wait to be accepted. Further requests wait unanswered.
+    /// Begins to listen (rlisten). When `backlog` connections wait to be accepted, or some more are being established, further
+    /// requests wait unanswered.
     ///
     /// # Errors
     /// [`SocketError::State`], [`SocketError::Cm`].
@@ -68,6 +81,7 @@ impl StreamSocket {
             backlog,
             coming: Vec::new(),
             standing: VecDeque::new(),
+            arrived: 0,
             paused: false,
         });
         Ok(())
@@ -109,6 +123,11 @@ impl StreamSocket {
         }
     }
 
+    /// Connections that the listener has had so far.
+    pub(super) fn arrived(&self) -> u64 {
+        if let Stage::Listening(listening) = &self.state().phase { listening.arrived } else { 0 }
+    }
+
     /// Handles requests that have arrived.
     pub(crate) fn take_requests(self: &Arc<Self>) {
         loop {
@@ -145,13 +164,16 @@ impl StreamSocket {
         id.migrate(&self.stack.shared().channel)?;
         let phase = Stage::Accepting(Arc::downgrade(self));
         let socket = Self::of(&self.stack, self.domain, id.clone(), phase, *settings)?;
-        *super::lock(&socket.options) = super::lock(&self.options).inherited();
+        *lock(&socket.options) = lock(&self.options).inherited();
         // Data may arrive before the peer's RTU.
         let link = Link::new(parts, hello);
         // This is the only place where it is set.
         let _ = socket.link.set(link);
         let mut state = self.state();
-        let Stage::Listening(listening) = &mut state.phase else { return Err(SocketError::NotConnected) };
+        let Stage::Listening(listening) = &mut state.phase else {
+            self.stack.shared().leave(number);
+            return Err(SocketError::NotConnected);
+        };
         listening.coming.push(Arc::clone(&socket));
         drop(state);
         let accepted = id.accept(&ConnParams { private_data: &own, ..ConnParams::default() });
@@ -164,32 +186,27 @@ impl StreamSocket {
 
     /// A connection that was answered is established.
     pub(super) fn on_accepted(&self, number: usize) {
-        if let Some(socket) = self.take_coming(number)
-            && let Stage::Listening(listening) = &mut self.state().phase
+        if let Stage::Listening(listening) = &mut self.state().phase
+            && let Some(socket) = listening.take_coming(number)
         {
             listening.standing.push_back(socket);
-            self.ready.raise();
+            listening.arrived += 1;
+            self.changed();
         }
     }
 
     /// A connection that was answered has failed.
     pub(super) fn forget(&self, number: usize) {
-        let gone = self.take_coming(number);
-        if let Stage::Listening(listening) = &mut self.state().phase
-            && listening.paused
-        {
+        let mut state = self.state();
+        let Stage::Listening(listening) = &mut state.phase else { return };
+        let gone = listening.take_coming(number);
+        if listening.paused {
             listening.paused = false;
             self.stack.shared().resume(listening.channel.as_fd(), listening.token);
         }
+        drop(state);
         if let Some(gone) = gone {
             gone.abort();
         }
-    }
-
-    fn take_coming(&self, number: usize) -> Option<Arc<Self>> {
-        let mut state = self.state();
-        let Stage::Listening(listening) = &mut state.phase else { return None };
-        let place = listening.coming.iter().position(|socket| socket.number == number)?;
-        Some(listening.coming.swap_remove(place))
     }
 }

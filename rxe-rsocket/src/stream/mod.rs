@@ -11,20 +11,21 @@ use crate::{
     Domain,
     error::SocketError,
     link::{Link, Parts, Until},
+    lock,
     proto::{Hello, How, Phase},
     ready::Ready,
     settings::Settings,
     stack::Stack,
-    waiters::Waiter,
+    waiters::{Waiter, Waiters},
 };
 use listen::Listening;
 use options::Options;
 use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind, proto::PortSpace};
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, RawFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -32,6 +33,8 @@ use std::{
 
 /// If no data under way has arrived for this long, the peer counts as gone: it has room for the data.
 const STALL: Duration = Duration::from_secs(30);
+/// How long close sleeps after a signal.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A stream socket. Its descriptor ([`AsFd`]) identifies it, and must only be polled by [`crate::poll()`].
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub struct StreamSocket {
     /// The number of its id, by which the thread finds it.
     number: usize,
     ready: Ready,
+    /// Threads that poll it while it has no link.
+    waiters: Waiters,
     state: Mutex<State>,
     /// Set once the connection was established.
     link: OnceLock<Link>,
@@ -92,10 +97,6 @@ struct KeepAlive {
     next: Instant,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl StreamSocket {
     /// Creates a socket.
     ///
@@ -121,6 +122,7 @@ impl StreamSocket {
             domain,
             number,
             ready: Ready::new()?,
+            waiters: Waiters::default(),
             state: Mutex::new(state),
             link: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
@@ -268,7 +270,7 @@ impl StreamSocket {
         rxe_verbs::tell(&event.kind.words());
         (state.phase, state.error) = (Stage::Failed, Some(errno));
         drop(state);
-        self.ready.raise();
+        self.changed();
         if let Some(listener) = listener.and_then(|listener| listener.upgrade()) {
             listener.forget(self.number);
         }
@@ -304,7 +306,13 @@ impl StreamSocket {
             // Sends the address of the second half of the buffer at once.
             link.progress(&mut link.stream());
         }
+        self.changed();
+    }
+
+    /// Wakes the threads that wait for a connection or for its end.
+    fn changed(&self) {
         self.ready.raise();
+        self.waiters.wake(None);
     }
 
     /// The local address, or the unspecified one if there is none (rgetsockname).
@@ -328,17 +336,18 @@ impl StreamSocket {
     /// # Errors
     /// [`SocketError::NotConnected`], [`SocketError::Interrupted`].
     pub fn shut_down(&self, how: How) -> Result<(), SocketError> {
-        if let Stage::Listening(_) = self.state().phase {
+        let listens = matches!(self.state().phase, Stage::Listening(_));
+        if listens {
+            // As with TCP: it accepts no more, and threads in accept return.
+            if how != How::Write {
+                self.close();
+            }
             return Ok(());
         }
         let link = self.connected(Until::Now).map_err(|_| SocketError::NotConnected)?;
-        {
-            let mut stream = link.stream();
-            stream.shut_down(how);
-            link.progress(&mut stream);
-        }
+        link.shut_down(how);
         if how != How::Read {
-            self.drain(link, STALL)?;
+            self.drain(link, STALL, true)?;
         }
         if link.stream().phase() != Phase::Open
             && let Some(id) = &self.state().id
@@ -349,12 +358,14 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Waits until all data has arrived, the connection has ended, or no data has moved for `patience`.
-    fn drain(&self, link: &Link, patience: Duration) -> Result<(), SocketError> {
+    /// Waits until all data has arrived, the connection has ended, or no data has moved for `patience`. Signals end it only if
+    /// `by_signals`.
+    fn drain(&self, link: &Link, patience: Duration, by_signals: bool) -> Result<(), SocketError> {
         let mut left = u32::MAX;
+        let mut end = Instant::now() + patience;
         loop {
             let done = |stream: &crate::proto::Stream| stream.is_all_sent() || stream.phase() != Phase::Open;
-            match link.wait(Until::Then(Instant::now() + patience), done) {
+            match link.wait(Until::Then(end), done) {
                 Ok(_) => return Ok(()),
                 Err(SocketError::WouldBlock) => {
                     let now = link.stream().backlog();
@@ -362,7 +373,10 @@ impl StreamSocket {
                         return Ok(());
                     }
                     left = now;
+                    end = Instant::now() + patience;
                 }
+                // Once a thread is cancelled, none of its waits sleeps.
+                Err(SocketError::Interrupted) if !by_signals => std::thread::sleep(PAUSE),
                 Err(error) => return Err(error),
             }
         }
@@ -378,12 +392,9 @@ impl StreamSocket {
                 _ if !open => {}
                 Some(Duration::ZERO) => link.stream().fail(crate::proto::Failure::Reset),
                 linger => {
-                    let mut stream = link.stream();
-                    stream.shut_down(How::Both);
-                    link.progress(&mut stream);
-                    drop(stream);
+                    link.shut_down(How::Both);
                     // A signal does not interrupt this, because the call cannot be repeated.
-                    while let Err(SocketError::Interrupted) = self.drain(link, linger.unwrap_or(STALL)) {}
+                    let _ = self.drain(link, linger.unwrap_or(STALL), false);
                 }
             }
         }
@@ -402,8 +413,7 @@ impl StreamSocket {
             }
             id.destroy();
         }
-        // Wakes waiting threads.
-        self.ready.raise();
+        self.changed();
     }
 
     /// The connection, if it was established.
@@ -413,25 +423,32 @@ impl StreamSocket {
 
     /// Whether there is no connection.
     pub(crate) fn has_failed(&self) -> bool {
-        // A new socket counts as ended, as with TCP.
         matches!(self.state().phase, Stage::Failed)
     }
 
     /// A count that changes when something has arrived.
     pub(crate) fn turn(&self) -> u64 {
-        self.link.get().map_or(0, |link| link.stream().turn())
+        match self.link.get() {
+            Some(link) => link.stream().turn(),
+            None => self.arrived(),
+        }
     }
 
-    /// Returns a descriptor that becomes readable at the next change. If a connection is established after this call, this is
-    /// such a change, and from then on the socket has another descriptor.
+    /// Returns a descriptor that becomes readable at the next change, or -1 if there is no link: then changes only wake `waiter`.
+    /// One of them is that a connection is established. From then on the socket has a descriptor.
     pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
-        let Some(link) = self.link.get() else { return self.ready.as_fd().as_raw_fd() };
+        if self.link.get().is_none() {
+            self.waiters.enter(waiter);
+        }
+        // A link that is set from here on wakes the waiter.
+        let Some(link) = self.link.get() else { return -1 };
         link.arm(waiter);
         link.event_fd()
     }
 
     /// A thread no longer waits after [`Self::arm`].
     pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
+        self.waiters.leave(waiter);
         if let Some(link) = self.link.get() {
             link.waiters.leave(waiter);
         }

@@ -1,9 +1,10 @@
 //! Options of stream sockets (rsetsockopt, rgetsockopt). Options of TCP that RDMA does not need are stored, so that programs
 //! can read them back.
 
-use super::{KeepAlive, Stage, StreamSocket, lock};
+use super::{KeepAlive, Stage, StreamSocket};
 use crate::{
     error::SocketError,
+    lock,
     options::{Name, Value},
 };
 use rxe_cm::PathRecord;

@@ -1,10 +1,11 @@
 //! Sending and receiving.
 
-use super::{StreamSocket, lock};
+use super::StreamSocket;
 use crate::{
     error::SocketError,
     flags::Flags,
     link::{Link, Until},
+    lock,
     proto::{Phase, Stream},
 };
 use std::{
@@ -54,14 +55,14 @@ impl StreamSocket {
 
     /// Sends one message.
     fn send_some(&self, link: &Link, left: &mut Rest<'_>, until: Until) -> Result<(), SocketError> {
-        let chunk = {
+        let (chunk, posting) = {
             let mut stream = self.wait_writable(link, until, Stream::can_send)?;
-            stream.take_chunk(left.len).ok_or(SocketError::WouldBlock)?
+            (stream.take_chunk(left.len).ok_or(SocketError::WouldBlock)?, link.posting())
         };
         let mut parts = Vec::new();
         let mut place = [&[][..]; FEW];
         let bytes = left.take(chunk.len as usize, &mut place, &mut parts);
-        link.send(&chunk, bytes, true).inspect_err(|_| self.lost(link))
+        link.send(&chunk, bytes, true, posting).inspect_err(|_| self.lost(link))
     }
 
     /// Waits until `test` says that the stream can be written to.
@@ -146,7 +147,8 @@ impl StreamSocket {
             }
             let mut stream = link.stream();
             stream.consume(count as u32);
-            link.tell_of_room(&mut stream);
+            // The peer may wait for the room.
+            link.tell(&mut stream);
             if !flags.contains(Flags::WAITALL) && stream.unread() == 0 {
                 break;
             }

@@ -24,7 +24,7 @@ fn others() -> SigSet {
 
 /// Blocks every signal in the calling thread except those of its own instructions. So the program's handlers run in the program's
 /// own threads only.
-pub(crate) fn block_signals() {
+pub fn block_signals() {
     // Fails for an invalid `how` only.
     let _ = others().thread_block();
 }

@@ -195,6 +195,45 @@ fn a_half_close_leaves_the_other_half() {
     assert_eq!(a.read, b"an answer");
 }
 
+/// What is under way, or not even sent, must not be cut off.
+#[test]
+fn two_half_closes_at_once_lose_nothing() {
+    for credits in [0, 4] {
+        let (mut a, mut b) = pair();
+        settle(&mut a, &mut b);
+        for _ in 0..credits {
+            // They take all the room for messages without data, so the end has to wait.
+            a.stream.controls -= 1;
+        }
+        assert_eq!(a.send(&mut b, b"the tail"), 8);
+        a.stream.shut_down(How::Write);
+        a.tell(&mut b);
+        b.stream.shut_down(How::Write);
+        b.tell(&mut a);
+        a.arrive(&mut b);
+        assert!(a.stream.phase() == Phase::Open && !a.stream.is_all_sent(), "{credits} credits");
+        for _ in 0..credits {
+            a.stream.on_sent(Message::Credits(8));
+        }
+        settle(&mut a, &mut b);
+        b.read(100);
+        assert_eq!(b.read, b"the tail");
+        assert_eq!((a.stream.phase(), b.stream.phase()), (Phase::Ended, Phase::Ended));
+    }
+}
+
+#[test]
+fn messages_of_mapped_buffers_give_their_credits_back() {
+    let (mut a, mut b) = pair();
+    settle(&mut a, &mut b);
+    for round in 0..24 {
+        let message = a.stream.take_map(0).unwrap_or_else(|| panic!("no credit in round {round}"));
+        b.arriving.push_back((message, None));
+        settle(&mut a, &mut b);
+    }
+    assert!(a.stream.can_send());
+}
+
 /// rshutdown(SHUT_RD), then SHUT_WR: the peer hears that nothing goes any more.
 #[test]
 fn both_halves_one_after_the_other_are_an_end() {
