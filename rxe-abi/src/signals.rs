@@ -1,5 +1,6 @@
 //! Calls that wait, and signals. In the distribution's libraries such a call is a `read(2)` or `write(2)`, which the kernel restarts
-//! after a handler with SA_RESTART (`signal(7)`). We sleep in `ppoll(2)`, which it never restarts, so we do it here.
+//! after a handler with SA_RESTART (`signal(7)`). We sleep in `ppoll(2)`, which it never restarts, so we do it here. Calls of rsockets
+//! are restarted as those of sockets are.
 
 use crate::{
     border::{Errno, Result},
@@ -11,10 +12,15 @@ use core::{ffi::c_int, mem::MaybeUninit, ptr};
 const LAST: c_int = 64;
 
 /// Calls `wait` again as long as handlers with SA_RESTART interrupt it.
-pub(crate) fn restarting<T>(mut wait: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn restarting<T>(wait: impl FnMut() -> Result<T>) -> Result<T> {
+    restarting_if(|| true, wait)
+}
+
+/// The same if `may` is true, which is asked only after a signal.
+pub(crate) fn restarting_if<T>(may: impl Fn() -> bool, mut wait: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match wait() {
-            Err(Errno(libc::EINTR)) if !cancel::is_cancelled() && handlers_restart() => {}
+            Err(Errno(libc::EINTR)) if !cancel::is_cancelled() && may() && handlers_restart() => {}
             result => return result,
         }
     }

@@ -1,6 +1,6 @@
 //! Sending and receiving.
 
-use super::find;
+use super::{find, restarting};
 use crate::border::{
     Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, place, waiting_size,
 };
@@ -10,7 +10,9 @@ use rxe_rsocket::{Flags, IoMapping, Socket};
 /// rsend(3).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rsend(fd: c_int, data: List<u8>, len: usize, flags: c_int) -> isize {
-    waiting_size(|| Ok(find(fd)?.send(&[data.elements(len)], None, Flags(flags))?))
+    waiting_size(|| {
+        restarting(&find(fd)?, |socket| Ok(socket.send(&[data.elements(len)], None, Flags(flags))?))
+    })
 }
 
 /// rwrite(3).
@@ -29,7 +31,10 @@ extern "C-unwind" fn rsendto(
     to: Address,
     _to_len: libc::socklen_t,
 ) -> isize {
-    waiting_size(|| Ok(find(fd)?.send(&[data.elements(len)], to.read()?, Flags(flags))?))
+    waiting_size(|| {
+        let to = to.read()?;
+        restarting(&find(fd)?, |socket| Ok(socket.send(&[data.elements(len)], to, Flags(flags))?))
+    })
 }
 
 /// rsendmsg(3), without control messages.
@@ -42,7 +47,8 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
         }
         let to = Address::new(message.msg_name.cast_const().cast()).read()?;
         let list = List::new(message.msg_iov.cast_const());
-        Ok(find(fd)?.send(&pieces(list.elements(message.msg_iovlen)), to, Flags(flags))?)
+        let data = pieces(list.elements(message.msg_iovlen));
+        restarting(&find(fd)?, |socket| Ok(socket.send(&data, to, Flags(flags))?))
     })
 }
 
@@ -51,14 +57,15 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
 extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
-        Ok(find(fd)?.send(&pieces(list.elements(count)), None, Flags::NONE)?)
+        let data = pieces(list.elements(count));
+        restarting(&find(fd)?, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
     })
 }
 
 /// rrecv(3).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rrecv(fd: c_int, mut out: ListMut<u8>, len: usize, flags: c_int) -> isize {
-    waiting_size(|| Ok(find(fd)?.receive(out.elements(len), Flags(flags))?.0))
+    waiting_size(|| restarting(&find(fd)?, |socket| Ok(socket.receive(out.elements(len), Flags(flags))?.0)))
 }
 
 /// rread(3).
@@ -79,7 +86,8 @@ extern "C-unwind" fn rrecvfrom(
 ) -> isize {
     waiting_size(|| {
         let socket = find(fd)?;
-        let (count, source) = socket.receive(out.elements(len), Flags(flags))?;
+        let (count, source) =
+            restarting(&socket, |socket| Ok(socket.receive(out.elements(len), Flags(flags))?))?;
         if let Some(source) = source.or_else(|| socket.peer_addr().ok()) {
             from.write(from_len, source);
         }
@@ -118,7 +126,8 @@ extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, fla
     waiting_size(|| {
         let message = given(message)?;
         let list = List::new(message.msg_iov.cast_const());
-        let (count, from) = scatter(&find(fd)?, list.elements(message.msg_iovlen), flags)?;
+        let list = list.elements(message.msg_iovlen);
+        let (count, from) = restarting(&find(fd)?, |socket| scatter(socket, list, flags))?;
         if let Some(from) = from {
             AddressOut::new(message.msg_name.cast()).write(Some(&mut message.msg_namelen), from);
         }
@@ -132,7 +141,8 @@ extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, fla
 extern "C-unwind" fn rreadv(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
-        Ok(scatter(&find(fd)?, list.elements(count), 0)?.0)
+        let list = list.elements(count);
+        Ok(restarting(&find(fd)?, |socket| scatter(socket, list, 0))?.0)
     })
 }
 
@@ -179,6 +189,6 @@ extern "C-unwind" fn riowrite(fd: c_int, data: List<u8>, len: usize, offset: i64
     waiting_size(|| {
         let socket = find(fd)?;
         let stream = socket.as_stream("mapped buffers")?;
-        Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?)
+        restarting(&socket, |_| Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?))
     })
 }

@@ -8,13 +8,14 @@ mod wait;
 use crate::{
     border::{Address, AddressOut, INVALID, Result, UNSUPPORTED, given, value, waiting_value},
     rdma::manager,
+    signals::restarting_if,
 };
 use core::{
     ffi::c_int,
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use rxe_rsocket::{Domain, PollSet, Socket, SocketError, Stack, proto::How};
+use rxe_rsocket::{Domain, Name, PollSet, Socket, SocketError, Stack, Value, proto::How};
 use std::{
     collections::HashMap,
     hash::Hash,
@@ -95,6 +96,13 @@ fn find(fd: c_int) -> Result<Socket> {
     table().sockets.get(&fd).ok_or_else(|| SocketError::NoSocket(fd).into())
 }
 
+/// Makes a call of a socket, again after handlers with SA_RESTART. A socket with a timeout has no such calls (`signal(7)`).
+fn restarting<T>(socket: &Socket, mut call: impl FnMut(&Socket) -> Result<T>) -> Result<T> {
+    let is_off = |name| matches!(socket.option(name), Ok(Value::Time(None)));
+    let may = || is_off(Name::ReceiveTimeout) && is_off(Name::SendTimeout);
+    restarting_if(may, || call(socket))
+}
+
 fn enter(socket: Socket) -> c_int {
     let fd = socket.as_fd().as_raw_fd();
     table().sockets.insert(fd, socket);
@@ -140,7 +148,7 @@ extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
     waiting_value(|| {
-        let made = find(fd)?.as_stream("accept")?.accept()?;
+        let made = restarting(&find(fd)?, |socket| Ok(socket.as_stream("accept")?.accept()?))?;
         if let Ok(peer) = made.peer_addr() {
             address.write(len, peer);
         }
@@ -152,7 +160,8 @@ extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut li
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rconnect(fd: c_int, address: Address, _len: libc::socklen_t) -> c_int {
     waiting_value(|| {
-        find(fd)?.connect(given(address.read()?)?)?;
+        let peer = given(address.read()?)?;
+        restarting(&find(fd)?, |socket| Ok(socket.connect(peer)?))?;
         Ok(0)
     })
 }

@@ -1,9 +1,11 @@
-/* Signals while a thread waits for events. After handlers with SA_RESTART, which signal(3) sets, the wait goes on, as a read(2) of the
+/* Signals while a thread waits for events or data. After handlers with SA_RESTART, which signal(3) sets, the wait goes on, as a read(2) of the
  * kernel's descriptors does. After others it fails with EINTR. Prints what is wrong; exit code 1 then. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@ static struct ibv_qp *qp;
 static struct ibv_srq *srq;
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *id;
+static int ends[2];
 
 static void handler(int number)
 {
@@ -103,6 +106,44 @@ static int wait_connection(void)
 	return 0;
 }
 
+/* A byte for a socket that is connected to another of this process. */
+static void make_byte(void)
+{
+	if (rsend(ends[0], "x", 1, 0) != 1)
+		exit(2);
+}
+
+static int wait_byte(void)
+{
+	char byte;
+
+	return rrecv(ends[1], &byte, 1, 0) == 1 ? 0 : -1;
+}
+
+static void *accept_one(void *listener)
+{
+	ends[1] = raccept(*(int *)listener, NULL, NULL);
+	return NULL;
+}
+
+static void connect_sockets(void)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(7021) };
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+	pthread_t other;
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	ends[0] = rsocket(AF_INET, SOCK_STREAM, 0);
+	if (rbind(listener, (struct sockaddr *)&to, sizeof(to)) || rlisten(listener, 1) ||
+	    pthread_create(&other, NULL, accept_one, &listener) ||
+	    rconnect(ends[0], (struct sockaddr *)&to, sizeof(to))) {
+		perror("no connection");
+		exit(2);
+	}
+	pthread_join(other, NULL);
+	rclose(listener);
+}
+
 struct waiter {
 	const char *what;
 	int (*wait)(void);
@@ -166,6 +207,7 @@ int main(void)
 		{ "ibv_get_cq_event", wait_completion, make_completion },
 		{ "ibv_get_async_event", wait_async, make_async },
 		{ "rdma_get_cm_event", wait_connection, make_connection },
+		{ "rrecv", wait_byte, make_byte },
 	};
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 1, .max_sge = 1 } };
@@ -179,6 +221,7 @@ int main(void)
 	channel = rdma_create_event_channel();
 	if (!cq || !srq || !channel)
 		return 2;
+	connect_sockets();
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
