@@ -138,6 +138,6 @@ fn take_request(listener: &Id, id: &Id, event: *mut Event) -> Result<()> {
         sq_sig_all: template.sq_sig_all,
     };
     drop(more);
-    qp::create(id, object(&listener.c.pd), init, None)?;
+    qp::create(id, object(&listener.c.pd), init, (None, None))?;
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::{
     convert::{qp_attr_of, qp_state_number, qp_type, state_of},
     object::{CompChannel, Context, Pd, Qp, Srq, Xrcd},
     verbs::{cq, qp, srq},
+    wr::Batch,
 };
 use core::{
     ffi::c_int,
@@ -67,7 +68,7 @@ pub(super) extern "C" fn rdma_create_qp(
 ) -> c_int {
     value(|| {
         let init = given(init)?;
-        init.cap = create(given(id)?, pd, *init, None)?;
+        init.cap = create(given(id)?, pd, *init, (None, None))?;
         Ok(0)
     })
 }
@@ -79,13 +80,19 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
         let (id, init) = (given(id)?, given(init)?);
         let pd = init.pd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_PD != 0);
         let xrcd = init.xrcd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_XRCD != 0);
-        init.cap = create(id, pd, init.base(), xrcd)?;
+        init.cap = create(id, pd, init.base(), (xrcd, qp::batch_of(init)?))?;
         Ok(0)
     })
 }
 
 /// Makes the queue pair, and returns the sizes that it has. An XRC target is made in `xrcd`, else in the device's domain for ids.
-pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Option<&Xrcd>) -> Result<QpCap> {
+/// Others have the functions ibv_wr_* if there is a batch.
+pub(super) fn create(
+    id: &Id,
+    pd: Option<&Pd>,
+    init: QpInitAttr<'_>,
+    (xrcd, batch): (Option<&Xrcd>, Option<Batch>),
+) -> Result<QpCap> {
     let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
     if context.is_null() || of(id).is_some() || !ptr::eq(context, Context::as_c(&raw const *pd.context)) {
@@ -98,7 +105,7 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
     let mut init = with_queues(id, context, init).inspect_err(|_| end_queues(id))?;
     let made = match kind_of(id) {
         QpType::XrcTarget => domain(id, xrcd).and_then(|xrcd| qp::make_target(xrcd, init.qp_context)),
-        _ => qp::make(pd, &mut init, None),
+        _ => qp::make(pd, &mut init, batch),
     };
     let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
