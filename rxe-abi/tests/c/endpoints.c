@@ -1,5 +1,5 @@
 /* Endpoints made in one call: what rdma_create_ep is given for a listener is what its requests' queue pairs are made of.
- * A client's queue pair made by rdma_create_qp_ex has the functions that it asks for.
+ * A client's queue pair made by rdma_create_qp_ex has the functions that it asks for. Listeners for datagrams, too.
  * endpoints ADDRESS, which is one of this host. Prints what is wrong; exit code 1 then. */
 #include <errno.h>
 #include <pthread.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int wrong;
 static const char *address;
@@ -91,6 +92,43 @@ static void *client(void *arg)
 	return NULL;
 }
 
+static void *datagram_client(void *arg)
+{
+	struct ibv_qp_init_attr init = small();
+	struct rdma_addrinfo *info = find(0, RDMA_PS_UDP);
+	struct rdma_cm_id *id;
+
+	(void)arg;
+	if (rdma_create_ep(&id, info, NULL, &init)) {
+		perror("rdma_create_ep");
+		exit(2);
+	}
+	rdma_freeaddrinfo(info);
+	check("rdma_connect for datagrams", rdma_connect(id, NULL) == 0);
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+/* A listener for datagrams can be destroyed before the request that it has answered. */
+static void datagrams(void)
+{
+	struct ibv_qp_init_attr init = small();
+	struct rdma_addrinfo *info = find(RAI_PASSIVE, RDMA_PS_UDP);
+	struct rdma_cm_id *listener, *request;
+	pthread_t thread;
+
+	if (rdma_create_ep(&listener, info, NULL, &init) || rdma_listen(listener, 1) ||
+	    pthread_create(&thread, NULL, datagram_client, NULL) || rdma_get_request(listener, &request))
+		exit(2);
+	rdma_freeaddrinfo(info);
+	check("rdma_accept for datagrams", rdma_accept(request, NULL) == 0);
+	alarm(10);
+	rdma_destroy_ep(listener);
+	alarm(0);
+	pthread_join(thread, NULL);
+	rdma_destroy_ep(request);
+}
+
 int main(int count, char **arguments)
 {
 	struct ibv_qp_init_attr init = small();
@@ -150,6 +188,7 @@ int main(int count, char **arguments)
 	ibv_dereg_mr(mr);
 	check("nothing holds the queues", ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(send) == 0 && ibv_destroy_cq(receive) == 0);
 	check("nothing holds the domain", ibv_dealloc_pd(pd) == 0);
+	datagrams();
 	printf("endpoints: %d wrong\n", wrong);
 	return wrong != 0;
 }
