@@ -178,6 +178,11 @@ fn endpoints_are_what_they_were_made_of() {
 }
 
 #[test]
+fn queue_pairs_of_refused_connections_are_flushed() {
+    program_on_ours("refused", &["10.66.0.9"]);
+}
+
+#[test]
 fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
 }

@@ -101,7 +101,7 @@ extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> 
             qp::change(id, QpState::Rtr, said.responder_resources, Some(said.rnr_retry_count))?;
             qp::change(id, QpState::Rts, said.initiator_depth, None)?;
         }
-        id.cm.accept(&said.params())?;
+        id.cm.accept(&said.params()).inspect_err(|_| qp::fail(id))?;
         if !datagrams {
             return wait_if_sync(id);
         }

@@ -74,6 +74,8 @@ struct More {
     /// The result of rdma_resolve_addrinfo, until the program asks for it.
     resolved: Option<addrinfo::Resolved>,
     ece: ece::Both,
+    /// Whether the program was told that the connection failed on this side. What the peer says of its end is no news then.
+    failed: bool,
 }
 
 /// struct ibv_qp_init_attr of an endpoint that listens. The program owns its objects, and keeps them as long as the endpoint.

@@ -59,6 +59,13 @@ pub(super) fn apply(qp: &Qp, change: &QpChange) -> Result<()> {
     Ok(())
 }
 
+/// There is no connection: the requests of the id's queue pair, if it has one, are flushed.
+pub(super) fn fail(id: &Id) {
+    if let Some(qp) = of(id) {
+        let _ = apply(qp, &QpChange { state: Some(QpState::Error), ..QpChange::default() });
+    }
+}
+
 /// rdma_create_qp(3).
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rdma_create_qp(
