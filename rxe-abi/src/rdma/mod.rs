@@ -125,6 +125,11 @@ struct Opened {
 }
 
 impl Opened {
+    /// Whether its interface is still there. One that comes back is another device, even if it has the same name.
+    fn is_present(&self) -> bool {
+        self.context.context.link_state().present
+    }
+
     /// The XRC domain, made when it is needed first.
     fn xrcd(&self) -> Result<&Xrcd> {
         let place = self.xrcd.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,11 +142,11 @@ impl Opened {
 
 static OPENED: PerProcess<Vec<&'static Opened>> = PerProcess::new(Vec::new);
 
-/// All devices, opened.
+/// All devices that are there, opened.
 fn opened() -> Result<Vec<&'static Opened>> {
     let mut opened = OPENED.lock();
     for device in devices()? {
-        if !opened.iter().any(|have| core::ptr::eq(have.context.device, device)) {
+        if !opened.iter().any(|have| core::ptr::eq(have.context.device, device) && have.is_present()) {
             let context = verbs::context::open(device)?;
             let pd = verbs::pd::make(&context, context.context.alloc_pd()?, None);
             opened.push(Box::leak(Box::new(Opened {
@@ -151,14 +156,14 @@ fn opened() -> Result<Vec<&'static Opened>> {
             })));
         }
     }
-    Ok(opened.clone())
+    Ok(opened.iter().copied().filter(|have| have.is_present()).collect())
 }
 
 /// The device that the connection manager found for an id. The system is asked for devices only if none of the open
 /// ones is the right one, because that takes longer than all the rest of a connection.
 fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
     let name = context.device().name();
-    let same = |have: &&Opened| have.context.context.device().name() == name;
+    let same = |have: &&Opened| have.context.context.device().name() == name && have.is_present();
     let known = OPENED.lock().iter().copied().find(same);
     match known {
         Some(known) => Ok(known),
