@@ -211,6 +211,7 @@ pub(crate) struct Cq {
     pub(crate) c: c::object::CqEx,
     pub(crate) cq: rxe_verbs::Cq,
     pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
     pub(crate) _channel: Option<Users>,
     pub(crate) events: Events,
     /// The completion that ibv_wc_read_* read.
@@ -238,6 +239,8 @@ pub(crate) struct Srq {
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
     pub(crate) _xrcd: Option<Users>,
+    /// Its completion queue, if it has one.
+    pub(crate) _cq: Option<Users>,
     pub(crate) events: Events,
 }
 
@@ -251,6 +254,8 @@ pub(crate) struct Qp {
     pub(crate) context: Arc<Context>,
     /// Marks its protection domain, or an XRC target's XRC domain, as in use.
     pub(crate) _domain: Users,
+    /// Marks its completion queues as in use.
+    pub(crate) _cqs: [Option<Users>; 2],
     pub(crate) events: Events,
     /// For a handle of an XRC target: receives the target's events.
     pub(crate) listener: Option<Listener>,
@@ -278,6 +283,7 @@ pub(crate) struct Wq {
     pub(crate) c: c::object::Wq,
     pub(crate) queue: Arc<rxe_verbs::RawQueue>,
     pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) cq_users: Users,
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
     pub(crate) users: Users,
@@ -290,6 +296,7 @@ pub(crate) struct RwqTable {
     pub(crate) c: c::object::RwqTable,
     pub(crate) queues: Vec<Arc<rxe_verbs::RawQueue>>,
     pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) _cq_users: Users,
     pub(crate) _context: Arc<Context>,
     pub(crate) _queues: Vec<Users>,
     pub(crate) users: Users,

@@ -183,6 +183,11 @@ fn queue_pairs_of_refused_connections_are_flushed() {
 }
 
 #[test]
+fn two_threads_use_a_completion_queue() {
+    program_on_ours("threads", &[]);
+}
+
+#[test]
 fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
 }

@@ -2,7 +2,7 @@
 
 use super::{
     context::{blocking, is_non_blocking},
-    pd::{BUSY, unused},
+    pd::unused,
 };
 use crate::{
     border::{
@@ -199,6 +199,7 @@ fn make(
         c,
         cq,
         context: context.share(),
+        users: Users::default(),
         _channel: channel.map(|channel| Arc::clone(&channel.users)),
         events: Events::default(),
         current: Mutex::default(),
@@ -234,9 +235,8 @@ pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
     code(|| {
         let object = cq.get()?;
         object.known()?;
-        if object.cq.is_shared() {
-            return Err(BUSY);
-        }
+        // A thread in ibv_get_cq_event is no user, although it holds the queue for a moment.
+        unused(&object.users)?;
         object.context.cqs.remove(&object.cq.id());
         object.cq.wait_acked();
         object.events.wait();

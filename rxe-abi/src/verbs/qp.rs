@@ -230,11 +230,14 @@ fn handle(
     batch: Option<Batch>,
     listener: Option<Listener>,
 ) -> *mut Qp {
+    let users = |cq: &Pointer<c::object::Cq>| object::<_, Cq>(cq).map(|cq| Users::clone(&cq.users));
+    let cqs = [users(&c.qp_base.send_cq), users(&c.qp_base.recv_cq)];
     Box::into_raw(Box::new(Qp {
         c,
         qp,
         context: Arc::clone(context),
         _domain: Users::clone(domain),
+        _cqs: cqs,
         events: Events::default(),
         listener,
         raw,
