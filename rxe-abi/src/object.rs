@@ -216,6 +216,8 @@ pub(crate) struct Cq {
     pub(crate) events: Events,
     /// The completion that ibv_wc_read_* read.
     pub(crate) current: Mutex<poll::Current>,
+    /// Which thread may read it. `None` if the program has promised that only one does.
+    pub(crate) turns: Option<poll::Turns>,
     /// Whether its completions have tags (IBV_WC_EX_WITH_TM_INFO).
     pub(crate) tells_tags: bool,
 }

@@ -2,12 +2,16 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Queues that are destroyed beside a thread that takes their events. */
 #define QUEUES 500
+/* Completions that two threads poll in a round. */
+#define COMPLETIONS 4096
+/* Rounds of both. */
 #define ROUNDS 20
 
 static int wrong;
@@ -92,6 +96,57 @@ static int destroyed_beside_events(void)
 	return busy;
 }
 
+struct poller {
+	struct ibv_cq_ex *cq;
+	pthread_t thread;
+	unsigned char seen[COMPLETIONS];
+};
+
+static void *reads(void *arg)
+{
+	struct poller *poller = arg;
+	struct ibv_poll_cq_attr attr = { 0 };
+
+	while (!ibv_start_poll(poller->cq, &attr)) {
+		do
+			sched_yield(), poller->seen[poller->cq->wr_id % COMPLETIONS]++;
+		while (poller->cq->wr_id % 3 == 0 && !ibv_next_poll(poller->cq));
+		ibv_end_poll(poller->cq);
+	}
+	return NULL;
+}
+
+/* From ibv_start_poll to ibv_end_poll the current completion is that of one thread. */
+static void polled_by_two(void)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = COMPLETIONS };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &attr);
+	static struct poller pollers[2];
+	struct ibv_qp *qp;
+	int lost = 0;
+
+	must("ibv_create_cq_ex", cq != NULL);
+	qp = broken(ibv_cq_ex_to_cq(cq));
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int n = 0; n < COMPLETIONS; n++)
+			flush(qp, n);
+		memset(pollers, 0, sizeof(pollers));
+		for (int n = 0; n < 2; n++) {
+			pollers[n].cq = cq;
+			must("a thread", !pthread_create(&pollers[n].thread, NULL, reads, &pollers[n]));
+		}
+		for (int n = 0; n < 2; n++)
+			pthread_join(pollers[n].thread, NULL);
+		for (int n = 0; n < COMPLETIONS; n++)
+			lost += pollers[0].seen[n] + pollers[1].seen[n] != 1;
+	}
+	must("ibv_destroy_qp", !ibv_destroy_qp(qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	if (lost) {
+		wrong++;
+		printf("%d completions were not read once\n", lost);
+	}
+}
+
 int main(void)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
@@ -106,5 +161,6 @@ int main(void)
 		wrong++;
 		printf("ibv_destroy_cq failed %d times\n", busy);
 	}
+	polled_by_two();
 	return wrong != 0;
 }
