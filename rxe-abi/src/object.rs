@@ -304,26 +304,46 @@ pub(crate) struct RwqTable {
     pub(crate) users: Users,
 }
 
-/// Counts the asynchronous events of an object that were delivered and not acknowledged yet.
-#[derive(Debug, Default)]
+/// Counts the asynchronous events of an object that were delivered and not acknowledged yet. A forked child has none of its parent's.
+#[derive(Debug)]
 pub(crate) struct Events {
     out: Mutex<u32>,
     acked: Condvar,
+    /// The process that made it, by [`rxe_verbs::forks`].
+    maker: u32,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { out: Mutex::default(), acked: Condvar::new(), maker: rxe_verbs::forks() }
+    }
 }
 
 impl Events {
+    /// Whether this process made the object.
+    pub(crate) fn is_own(&self) -> bool {
+        self.maker == rxe_verbs::forks()
+    }
+
     pub(crate) fn give(&self) {
-        *self.lock() += 1;
+        if self.is_own() {
+            *self.lock() += 1;
+        }
     }
 
     pub(crate) fn acknowledge(&self) {
-        let mut out = self.lock();
-        *out = out.saturating_sub(1);
-        self.acked.notify_all();
+        if self.is_own() {
+            let mut out = self.lock();
+            *out = out.saturating_sub(1);
+            self.acked.notify_all();
+        }
     }
 
     /// Waits until all are acknowledged, as the destruction of an object must.
     pub(crate) fn wait(&self) {
+        if !self.is_own() {
+            return;
+        }
         let mut out = self.lock();
         while *out > 0 {
             out = self.acked.wait(out).unwrap_or_else(PoisonError::into_inner);

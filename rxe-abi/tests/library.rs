@@ -188,6 +188,11 @@ fn two_threads_use_a_completion_queue() {
 }
 
 #[test]
+fn forked_children_do_not_wait_for_threads_of_the_parent() {
+    program_on_ours("children", &[]);
+}
+
+#[test]
 fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
 }

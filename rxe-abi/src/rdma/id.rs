@@ -206,7 +206,9 @@ pub(super) extern "C" fn rdma_destroy_id(id: Owned<Id>) -> c_int {
         let this = id.get()?;
         let (channel, sync) = (this.c.channel.load(Ordering::Acquire).cast::<Channel>(), this.more().sync);
         super::event::acknowledge_own(this);
-        ids().remove(&this.cm.number());
+        if this.events.is_own() {
+            ids().remove(&this.cm.number());
+        }
         this.events.wait();
         this.channel()?.channel.forget(&this.cm);
         let cm = this.cm.clone();

@@ -27,7 +27,7 @@ use rxe_cm::{CmId, Manager};
 use rxe_verbs::{ContextOptions, PerProcess};
 use std::{
     os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// An event channel.
@@ -95,10 +95,10 @@ impl Id {
     }
 }
 
-/// The ids that programs have, by the connection manager's number.
+/// The ids that this process has made, by the connection manager's number. A forked child's manager gives its parent's numbers again.
 fn ids() -> &'static Register<usize, Id> {
-    static IDS: OnceLock<Register<usize, Id>> = OnceLock::new();
-    IDS.get_or_init(Register::new)
+    static IDS: PerProcess<&Register<usize, Id>> = PerProcess::new(|| Box::leak(Box::new(Register::new())));
+    *IDS.lock()
 }
 
 /// The connection manager of this process. It is started when it is first needed, and then stays.
