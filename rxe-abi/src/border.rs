@@ -5,7 +5,6 @@
 //! destroyed, as with every libibverbs. Other kinds of pointers are the types of this file. They cannot be made in Rust:
 //! they come from a program's call.
 
-use crate::cancel::{Shield, cancellation_point};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{
     ffi::{c_int, c_void},
@@ -13,6 +12,7 @@ use core::{
     panic::AssertUnwindSafe,
     ptr, slice,
 };
+use rxe_cancel::{Shield, cancellation_point};
 use rxe_verbs::{
     AddressError, CreateError, EventError, Forked, ModifyQpError, OpenError, PostError, PostListError,
     RegisterError, post_errno,

@@ -1,10 +1,7 @@
 //! Calls that wait, and signals. In the distribution's libraries such a call is a `read(2)` or `write(2)`, which the kernel restarts
 //! after a handler with SA_RESTART (`signal(7)`). We sleep in `ppoll(2)`, which it never restarts, so we do it here.
 
-use crate::{
-    border::{Errno, Result},
-    cancel,
-};
+use crate::border::{Errno, Result};
 use core::{ffi::c_int, mem::MaybeUninit, ptr};
 
 /// The largest signal number of Linux.
@@ -14,7 +11,7 @@ const LAST: c_int = 64;
 pub(crate) fn restarting<T>(mut wait: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match wait() {
-            Err(Errno(libc::EINTR)) if !cancel::is_cancelled() && handlers_restart() => {}
+            Err(Errno(libc::EINTR)) if !rxe_cancel::is_cancelled() && handlers_restart() => {}
             result => return result,
         }
     }

@@ -147,6 +147,12 @@ fn threads_that_wait_may_be_cancelled() {
     program_on_ours("cancelled", &[]);
 }
 
+/// OpenSM's threads that receive are cancelled.
+#[test]
+fn threads_that_wait_for_management_datagrams_may_be_cancelled() {
+    program_on_ours("umad_cancelled", &[]);
+}
+
 /// A thread that waits goes on waiting after a handler with SA_RESTART.
 #[test]
 fn signals_interrupt_waits_as_they_interrupt_reads() {
@@ -245,10 +251,14 @@ fn program_under(tool: &str, name: &str, arguments: &[&str], before: &str) {
     fs::create_dir_all(&place).unwrap();
     let program = place.join(name);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let libraries = ["-lrdmacm", "-libverbs", "-lpthread", "-ldl"];
     let mut gcc = Command::new("gcc");
-    let built =
-        gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries).output().unwrap();
+    gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+    if name.starts_with("umad") {
+        gcc.arg(library().with_file_name("libibumad.so.3")).arg("-lpthread");
+    } else {
+        gcc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+    }
+    let built = gcc.output().unwrap();
     if said(&built).contains("No such file") {
         skip("no headers of libibverbs and librdmacm");
         return;
