@@ -199,6 +199,11 @@ fn forked_children_do_not_wait_for_threads_of_the_parent() {
 }
 
 #[test]
+fn scatter_elements_may_be_anywhere() {
+    program_on_ours("packed", &[]);
+}
+
+#[test]
 fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
 }
