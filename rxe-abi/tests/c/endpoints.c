@@ -37,6 +37,15 @@ static struct ibv_qp_init_attr small(void)
 	};
 }
 
+/* The number of the next descriptor. */
+static int next_descriptor(void)
+{
+	int fd = dup(0);
+
+	close(fd);
+	return fd;
+}
+
 /* A queue pair that sends by ibv_wr_*. */
 static void make_extended(struct rdma_cm_id *id)
 {
@@ -144,10 +153,15 @@ int main(int count, char **arguments)
 	struct ibv_wc wc;
 	struct ibv_pd *pd;
 	pthread_t thread;
+	int before;
 
 	if (count != 2)
 		return 2;
 	address = arguments[1];
+	rdma_destroy_event_channel(rdma_create_event_channel());
+	before = next_descriptor();
+	check("no place for the id", rdma_create_id(NULL, NULL, NULL, RDMA_PS_TCP) == -1);
+	check("nothing is left of it", next_descriptor() == before);
 	info = find(RAI_PASSIVE, RDMA_PS_TCP);
 	if (rdma_create_ep(&listener, info, NULL, NULL))
 		return 2;
