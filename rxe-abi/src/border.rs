@@ -5,7 +5,6 @@
 //! destroyed, as with every libibverbs. Other kinds of pointers are the types of this file. They cannot be made in Rust:
 //! they come from a program's call.
 
-use crate::cancel::{Shield, cancellation_point};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{
     ffi::{c_int, c_void},
@@ -13,6 +12,7 @@ use core::{
     panic::AssertUnwindSafe,
     ptr, slice,
 };
+use rxe_cancel::{Shield, cancellation_point};
 use rxe_verbs::{
     AddressError, CreateError, EventError, Forked, ModifyQpError, OpenError, PostError, PostListError,
     RegisterError, post_errno,
@@ -304,42 +304,55 @@ pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> 
 }
 
 /// The C objects that events refer to, by the name that we use for them. An entry is removed before its object is destroyed.
+/// A forked child finds nothing in its parent's registers, and changes nothing: a thread of the parent may have held the lock at the fork.
 #[derive(Debug)]
-pub(crate) struct Register<K, T>(Mutex<HashMap<K, AtomicPtr<T>>>);
+pub(crate) struct Register<K, T> {
+    entries: Mutex<HashMap<K, AtomicPtr<T>>>,
+    /// The process that made it, by [`rxe_verbs::forks`].
+    maker: u32,
+}
 
 impl<T> Register<u32, T> {
-    /// A name that is not in use.
-    pub(crate) fn next(&self) -> u32 {
-        let entries = self.lock();
-        (1..).find(|name| !entries.contains_key(name)).unwrap_or_default()
+    /// Adds the object that `make` makes with a name that is not in use. In a forked child the name is 0.
+    pub(crate) fn enter_new(&self, make: impl FnOnce(u32) -> *mut T) -> *mut T {
+        let Some(mut entries) = self.lock() else { return make(0) };
+        let name = (1..).find(|name| !entries.contains_key(name)).unwrap_or_default();
+        let object = make(name);
+        entries.insert(name, object.into());
+        object
     }
 }
 
 impl<K: Eq + Hash, T> Register<K, T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(HashMap::new()))
+        Self { entries: Mutex::default(), maker: rxe_verbs::forks() }
     }
 
     /// Adds a new object.
     pub(crate) fn enter(&self, name: K, object: *mut T) {
-        self.lock().insert(name, object.into());
+        if let Some(mut entries) = self.lock() {
+            entries.insert(name, object.into());
+        }
     }
 
     pub(crate) fn remove(&self, name: &K) {
-        self.lock().remove(name);
+        if let Some(mut entries) = self.lock() {
+            entries.remove(name);
+        }
     }
 
     /// Calls `use_it` with the object, and returns its address for C. `None` if it has been removed.
     pub(crate) fn find(&self, name: &K, use_it: impl FnOnce(&T)) -> Option<*const T> {
-        let entries = self.lock();
+        let entries = self.lock()?;
         let object = entries.get(name)?.load(Ordering::Relaxed);
         // SAFETY: it is in the register, so it is not destroyed. Its removal waits for the lock.
         use_it(unsafe { &*object });
         Some(object)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, AtomicPtr<T>>> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> Option<std::sync::MutexGuard<'_, HashMap<K, AtomicPtr<T>>>> {
+        let here = self.maker == rxe_verbs::forks();
+        here.then(|| self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 

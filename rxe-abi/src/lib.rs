@@ -9,7 +9,6 @@ compile_error!("the drop-in is for 64-bit little-endian hosts");
 
 mod border;
 mod c;
-mod cancel;
 mod convert;
 mod object;
 mod poll;

@@ -211,10 +211,13 @@ pub(crate) struct Cq {
     pub(crate) c: c::object::CqEx,
     pub(crate) cq: rxe_verbs::Cq,
     pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
     pub(crate) _channel: Option<Users>,
     pub(crate) events: Events,
     /// The completion that ibv_wc_read_* read.
     pub(crate) current: Mutex<poll::Current>,
+    /// Which thread may read it. `None` if the program has promised that only one does.
+    pub(crate) turns: Option<poll::Turns>,
     /// Whether its completions have tags (IBV_WC_EX_WITH_TM_INFO).
     pub(crate) tells_tags: bool,
 }
@@ -238,6 +241,8 @@ pub(crate) struct Srq {
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
     pub(crate) _xrcd: Option<Users>,
+    /// Its completion queue, if it has one.
+    pub(crate) _cq: Option<Users>,
     pub(crate) events: Events,
 }
 
@@ -251,6 +256,8 @@ pub(crate) struct Qp {
     pub(crate) context: Arc<Context>,
     /// Marks its protection domain, or an XRC target's XRC domain, as in use.
     pub(crate) _domain: Users,
+    /// Marks its completion queues as in use.
+    pub(crate) _cqs: [Option<Users>; 2],
     pub(crate) events: Events,
     /// For a handle of an XRC target: receives the target's events.
     pub(crate) listener: Option<Listener>,
@@ -278,6 +285,7 @@ pub(crate) struct Wq {
     pub(crate) c: c::object::Wq,
     pub(crate) queue: Arc<rxe_verbs::RawQueue>,
     pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) cq_users: Users,
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
     pub(crate) users: Users,
@@ -290,31 +298,52 @@ pub(crate) struct RwqTable {
     pub(crate) c: c::object::RwqTable,
     pub(crate) queues: Vec<Arc<rxe_verbs::RawQueue>>,
     pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) _cq_users: Users,
     pub(crate) _context: Arc<Context>,
     pub(crate) _queues: Vec<Users>,
     pub(crate) users: Users,
 }
 
-/// Counts the asynchronous events of an object that were delivered and not acknowledged yet.
-#[derive(Debug, Default)]
+/// Counts the asynchronous events of an object that were delivered and not acknowledged yet. A forked child has none of its parent's.
+#[derive(Debug)]
 pub(crate) struct Events {
     out: Mutex<u32>,
     acked: Condvar,
+    /// The process that made it, by [`rxe_verbs::forks`].
+    maker: u32,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { out: Mutex::default(), acked: Condvar::new(), maker: rxe_verbs::forks() }
+    }
 }
 
 impl Events {
+    /// Whether this process made the object.
+    pub(crate) fn is_own(&self) -> bool {
+        self.maker == rxe_verbs::forks()
+    }
+
     pub(crate) fn give(&self) {
-        *self.lock() += 1;
+        if self.is_own() {
+            *self.lock() += 1;
+        }
     }
 
     pub(crate) fn acknowledge(&self) {
-        let mut out = self.lock();
-        *out = out.saturating_sub(1);
-        self.acked.notify_all();
+        if self.is_own() {
+            let mut out = self.lock();
+            *out = out.saturating_sub(1);
+            self.acked.notify_all();
+        }
     }
 
     /// Waits until all are acknowledged, as the destruction of an object must.
     pub(crate) fn wait(&self) {
+        if !self.is_own() {
+            return;
+        }
         let mut out = self.lock();
         while *out > 0 {
             out = self.acked.wait(out).unwrap_or_else(PoisonError::into_inner);

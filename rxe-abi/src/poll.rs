@@ -12,7 +12,7 @@ use crate::{
 use core::{ffi::c_int, sync::atomic::Ordering};
 use nix::time::{ClockId, clock_gettime};
 use rxe_verbs::{Completion, Qpn, TagInfo};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
     start_poll,
@@ -64,12 +64,64 @@ fn current(cq: &Cq) -> MutexGuard<'_, Current> {
     cq.current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// ibv_start_poll: ENOENT if there is none.
+/// Only one thread at a time is between ibv_start_poll and ibv_end_poll.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    turn: Mutex<Turn>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    taken: bool,
+    /// Threads that wait. If there are none, the end of a turn makes no system call.
+    waiting: u32,
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) {
+        let mut turn = self.lock();
+        while turn.taken {
+            turn.waiting += 1;
+            turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            turn.waiting -= 1;
+        }
+        turn.taken = true;
+    }
+
+    fn end(&self) {
+        let mut turn = self.lock();
+        turn.taken = false;
+        if turn.waiting > 0 {
+            self.ended.notify_one();
+        }
+    }
+}
+
+/// Begins or ends a turn. Not in a forked child, where the thread whose turn it was does not exist.
+fn turn(cq: &Cq, change: fn(&Turns)) {
+    if let Some(turns) = &cq.turns
+        && cq.context.context.check_owner().is_ok()
+    {
+        change(turns);
+    }
+}
+
+/// ibv_start_poll: ENOENT if there is none. It waits for a thread that has started and not ended.
 extern "C" fn start_poll(cq: &Cq, comp_mask: Option<&u32>) -> c_int {
     if given(comp_mask).is_ok_and(|mask| *mask != 0) {
         return UNSUPPORTED.0;
     }
-    next_poll(cq)
+    turn(cq, Turns::begin);
+    let result = next_poll(cq);
+    if result != 0 {
+        end_poll(cq);
+    }
+    result
 }
 
 /// ibv_next_poll: ENOENT if there is none. That is the usual end, so `errno` stays.
@@ -92,7 +144,9 @@ extern "C" fn next_poll(cq: &Cq) -> c_int {
 }
 
 /// ibv_end_poll.
-extern "C" fn end_poll(_cq: &Cq) {}
+extern "C" fn end_poll(cq: &Cq) {
+    turn(cq, Turns::end);
+}
 
 extern "C" fn read_opcode(cq: &Cq) -> c_int {
     current(cq).wc.opcode as c_int

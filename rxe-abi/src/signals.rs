@@ -2,10 +2,7 @@
 //! after a handler with SA_RESTART (`signal(7)`). We sleep in `ppoll(2)`, which it never restarts, so we do it here. Calls of rsockets
 //! are restarted as those of sockets are.
 
-use crate::{
-    border::{Errno, Result},
-    cancel,
-};
+use crate::border::{Errno, Result};
 use core::{ffi::c_int, mem::MaybeUninit, ptr};
 
 /// The largest signal number of Linux.
@@ -20,7 +17,7 @@ pub(crate) fn restarting<T>(wait: impl FnMut() -> Result<T>) -> Result<T> {
 pub(crate) fn restarting_if<T>(may: impl Fn() -> bool, mut wait: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match wait() {
-            Err(Errno(libc::EINTR)) if !cancel::is_cancelled() && may() && handlers_restart() => {}
+            Err(Errno(libc::EINTR)) if !rxe_cancel::is_cancelled() && may() && handlers_restart() => {}
             result => return result,
         }
     }

@@ -61,7 +61,7 @@ impl Requests {
 
     /// Adds a copy of a request from C.
     pub(crate) fn add(&mut self, qp: &Qp, wr: &work::SendWr<'_>) -> Result<()> {
-        let elements = wr.sg_list.copies(count(wr.num_sge)?);
+        let elements = wr.sg_list.copies(elements(wr.num_sge)?);
         let op = operation(wr)?;
         let data = if wr.send_flags & v::SEND_INLINE == 0 {
             Data::Sges(self.gather(elements))
@@ -197,9 +197,15 @@ fn bind_window(mw: &Mw, rkey: u32, info: &MwBindInfo<'_>) -> Result<SendOp> {
     }))
 }
 
+/// A count of elements. EINVAL for more than any queue takes, because the list is copied before the queue judges it.
+pub(crate) fn elements(number: c_int) -> Result<usize> {
+    let most = limits::MAX_SGE as usize;
+    count(number).and_then(|count| if count <= most { Ok(count) } else { Err(INVALID) })
+}
+
 /// A receive request's elements.
 pub(crate) fn recv_sges(wr: &RecvWr<'_>) -> Result<SmallVec<[Sge; 8]>> {
-    Ok(sges(&wr.sg_list, count(wr.num_sge)?))
+    Ok(sges(&wr.sg_list, elements(wr.num_sge)?))
 }
 
 /// A list of elements in C.
@@ -380,8 +386,11 @@ extern "C" fn wr_set_sge(qp: &Qp, lkey: u32, addr: u64, length: u32) {
     });
 }
 
-extern "C" fn wr_set_sge_list(qp: &Qp, elements: usize, list: List<work::Sge>) {
-    amend(qp, |requests| Ok(Amendment::Data(Data::Sges(requests.gather(list.copies(elements))))));
+extern "C" fn wr_set_sge_list(qp: &Qp, number: usize, list: List<work::Sge>) {
+    amend(qp, |requests| {
+        let count = elements(c_int::try_from(number).map_err(|_| INVALID)?)?;
+        Ok(Amendment::Data(Data::Sges(requests.gather(list.copies(count)))))
+    });
 }
 
 /// ibv_wr_start: waits for a thread that is between start and complete.

@@ -147,6 +147,12 @@ fn threads_that_wait_may_be_cancelled() {
     program_on_ours("cancelled", &[]);
 }
 
+/// OpenSM's threads that receive are cancelled.
+#[test]
+fn threads_that_wait_for_management_datagrams_may_be_cancelled() {
+    program_on_ours("umad_cancelled", &[]);
+}
+
 /// A thread that waits goes on waiting after a handler with SA_RESTART.
 #[test]
 fn signals_interrupt_waits_as_they_interrupt_reads() {
@@ -175,6 +181,26 @@ fn the_file_of_a_program_is_left_alone() {
 #[test]
 fn endpoints_are_what_they_were_made_of() {
     program_on_ours("endpoints", &["10.66.0.9"]);
+}
+
+#[test]
+fn queue_pairs_of_refused_connections_are_flushed() {
+    program_on_ours("refused", &["10.66.0.9"]);
+}
+
+#[test]
+fn two_threads_use_a_completion_queue() {
+    program_on_ours("threads", &[]);
+}
+
+#[test]
+fn forked_children_do_not_wait_for_threads_of_the_parent() {
+    program_on_ours("children", &[]);
+}
+
+#[test]
+fn scatter_elements_may_be_anywhere() {
+    program_on_ours("packed", &[]);
 }
 
 #[test]
@@ -230,10 +256,14 @@ fn program_under(tool: &str, name: &str, arguments: &[&str], before: &str) {
     fs::create_dir_all(&place).unwrap();
     let program = place.join(name);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let libraries = ["-lrdmacm", "-libverbs", "-lpthread", "-ldl"];
     let mut gcc = Command::new("gcc");
-    let built =
-        gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries).output().unwrap();
+    gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+    if name.starts_with("umad") {
+        gcc.arg(library().with_file_name("libibumad.so.3")).arg("-lpthread");
+    } else {
+        gcc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+    }
+    let built = gcc.output().unwrap();
     if said(&built).contains("No such file") {
         skip("no headers of libibverbs and librdmacm");
         return;

@@ -10,6 +10,7 @@ use core::{
     ffi::{c_int, c_uint, c_void},
     time::Duration,
 };
+use rxe_cancel::{Shield, cancellation_point};
 use rxe_fabric::mad::class;
 use rxe_verbs::host::{MadAddress, MadFilter, MadPort, ManagedMad};
 use std::time::Instant;
@@ -39,6 +40,7 @@ extern "C" fn umad_open_port(name: Text, number: c_int) -> c_int {
     if !matches!(number, 0 | 1) {
         return refuse(libc::EINVAL);
     }
+    let _shield = Shield::new();
     let Some(device) = device(name.get()) else { return refuse(libc::ENODEV) };
     match MadPort::open(device.name()) {
         Ok(port) => open::keep(port),
@@ -53,6 +55,7 @@ extern "C" fn umad_open_port(name: Text, number: c_int) -> c_int {
 /// umad_close_port(3).
 #[unsafe(no_mangle)]
 extern "C" fn umad_close_port(port: c_int) -> c_int {
+    let _shield = Shield::new();
     open::close(port);
     0
 }
@@ -65,6 +68,7 @@ extern "C" fn umad_get_fd(port: c_int) -> c_int {
 
 /// Registers. Returns the number of the registration, or an error number.
 fn register(port: c_int, filter: MadFilter) -> Result<u32, c_int> {
+    let _shield = Shield::new();
     let port = open::port(port).ok_or(libc::EBADF)?;
     match port.register(filter) {
         Ok(agent) => agent.ok_or(libc::EINVAL),
@@ -142,6 +146,7 @@ extern "C" fn umad_register2(port: c_int, attr: Option<&mut RegAttr>, agent: Opt
 /// umad_unregister(3).
 #[unsafe(no_mangle)]
 extern "C" fn umad_unregister(port: c_int, agent: c_int) -> c_int {
+    let _shield = Shield::new();
     let done = open::port(port).map(|port| port.unregister(agent.cast_unsigned()));
     if matches!(done, Some(Ok(()))) {
         return 0;
@@ -186,6 +191,7 @@ extern "C" fn umad_send(
     timeout_ms: c_int,
     retries: c_int,
 ) -> c_int {
+    let _shield = Shield::new();
     let fail = |number| {
         set_errno(number);
         -libc::EIO
@@ -234,7 +240,16 @@ fn waits(port: &MadPort, limit: Option<Instant>) -> Result<bool, c_int> {
 /// umad_recv(3). Returns the registration that the datagram is for. If the buffer is too short it gets the header, and the
 /// length that is needed.
 #[unsafe(no_mangle)]
-extern "C" fn umad_recv(port: c_int, umad: Buffer, length: Option<&mut c_int>, timeout_ms: c_int) -> c_int {
+extern "C-unwind" fn umad_recv(
+    port: c_int,
+    umad: Buffer,
+    length: Option<&mut c_int>,
+    timeout_ms: c_int,
+) -> c_int {
+    cancellation_point(|| receive(port, umad, length, timeout_ms))
+}
+
+fn receive(port: c_int, umad: Buffer, length: Option<&mut c_int>, timeout_ms: c_int) -> c_int {
     let Some(length) = length.filter(|_| !umad.is_null()) else { return refuse(libc::EINVAL) };
     let Some(port) = open::port(port) else { return refuse(libc::EIO) };
     let mad = match next(&port, timeout_ms) {
@@ -262,7 +277,12 @@ extern "C" fn umad_recv(port: c_int, umad: Buffer, length: Option<&mut c_int>, t
 
 /// umad_poll(3).
 #[unsafe(no_mangle)]
-extern "C" fn umad_poll(port: c_int, timeout_ms: c_int) -> c_int {
+extern "C-unwind" fn umad_poll(port: c_int, timeout_ms: c_int) -> c_int {
+    cancellation_point(|| until_there(port, timeout_ms))
+}
+
+/// Waits until there is a datagram.
+fn until_there(port: c_int, timeout_ms: c_int) -> c_int {
     let Some(port) = open::port(port) else { return refuse(libc::EIO) };
     let limit = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {

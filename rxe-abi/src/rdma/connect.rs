@@ -1,6 +1,10 @@
 //! Connections and datagram services: to ask for them, to answer, and to end them.
 
-use super::{Id, event::wait_if_sync, qp};
+use super::{
+    Id,
+    event::{acknowledge_own, wait_if_sync},
+    qp,
+};
 use crate::{
     border::{Bytes, INVALID, Result, given, value, waiting_value},
     c::{
@@ -97,8 +101,15 @@ extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> 
             qp::change(id, QpState::Rtr, said.responder_resources, Some(said.rnr_retry_count))?;
             qp::change(id, QpState::Rts, said.initiator_depth, None)?;
         }
-        id.cm.accept(&said.params())?;
-        if datagrams { Ok(0) } else { wait_if_sync(id) }
+        id.cm.accept(&said.params()).inspect_err(|_| qp::fail(id))?;
+        if !datagrams {
+            return wait_if_sync(id);
+        }
+        // The answer is the end of it. The request that the id holds is an event of its listener, which waits for it.
+        if id.more().sync {
+            acknowledge_own(id);
+        }
+        Ok(0)
     })
 }
 

@@ -38,7 +38,7 @@ extern "C-unwind" fn rdma_create_ep(
     init: Option<&mut QpInitAttr<'_>>,
 ) -> c_int {
     waiting_value(|| {
-        let info = given(info)?;
+        let (place, info) = (given(id)?, given(info)?);
         let made = create(None, ptr::null_mut(), space_of(info.ai_port_space)?, qp_type(info.ai_qp_type)?)?;
         let owned = Owned::ours(made);
         let ready = prepare(owned.get()?, info, pd, init);
@@ -46,7 +46,7 @@ extern "C-unwind" fn rdma_create_ep(
             rdma_destroy_id(owned);
             return Err(errno);
         }
-        given(id)?.write(made);
+        place.write(made);
         Ok(0)
     })
 }
@@ -138,6 +138,6 @@ fn take_request(listener: &Id, id: &Id, event: *mut Event) -> Result<()> {
         sq_sig_all: template.sq_sig_all,
     };
     drop(more);
-    qp::create(id, object(&listener.c.pd), init, None)?;
+    qp::create(id, object(&listener.c.pd), init, (None, None))?;
     Ok(())
 }

@@ -67,7 +67,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
             None if is_non_blocking(events.as_fd()) => return Err(Errno(libc::EAGAIN)),
             None => restarting(|| Ok(events.get_event(None)?))?,
         };
-        // Events of ids that were destroyed are dropped.
+        // Events of ids that were destroyed are dropped, and so is what the peer says of a connection that failed here.
         if let Some(event) = to_c(event) {
             return Ok(event);
         }
@@ -169,9 +169,16 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         (id.cast_const(), listen_id, about)
     } else {
         let about = event.id.number();
+        let ends = matches!(event.kind, EventKind::Rejected(_) | EventKind::Disconnected);
         let id = ids().find(&about, |id| {
+            if ends && id.more().failed {
+                return;
+            }
             id.events.give();
             events = Some(Arc::clone(&id.events));
+            if name == REJECTED {
+                qp::fail(id);
+            }
             hear_options(id, &event.kind);
             let _ = id.refresh();
             if let EventKind::ConnectResponse(_) = event.kind
@@ -179,7 +186,11 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
             {
                 (name, status) = match confirm(id) {
                     Ok(()) => (ESTABLISHED, 0),
-                    Err(errno) => (CONNECT_ERROR, -errno.0),
+                    Err(errno) => {
+                        qp::fail(id);
+                        id.more().failed = true;
+                        (CONNECT_ERROR, -errno.0)
+                    }
                 };
             }
         })?;
@@ -190,8 +201,9 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         EventKind::MulticastJoin(terms) => joined(about, &terms),
         _ => param,
     };
+    let events = events?;
     let c = CmEvent { id, listen_id, event: name, status, param };
-    Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
+    Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events })))
 }
 
 /// Keeps the options of the peer's vendor.

@@ -45,11 +45,11 @@ extern "C" fn rdma_create_id(
     ps: c_int,
 ) -> c_int {
     value(|| {
-        let space = space_of(ps)?;
+        let (place, space) = (given(id)?, space_of(ps)?);
         let qp_type =
             if matches!(space, PortSpace::Udp | PortSpace::Ipoib) { QpType::Ud } else { QpType::Rc };
         let made = create(channel, context, space, qp_type)?;
-        given(id)?.write(made);
+        place.write(made);
         Ok(0)
     })
 }
@@ -72,7 +72,11 @@ pub(super) fn create(
         None => Channel::new()?,
     };
     let owned = Owned::ours(channel.cast_mut());
-    let cm = manager.create_id_for(&owned.get()?.channel, space, qp_type)?;
+    let made = manager.create_id_for(&owned.get()?.channel, space, qp_type);
+    if made.is_err() && sync {
+        owned.free();
+    }
+    let cm = made?;
     let id = enter(cm, channel, context, space, qp_type);
     Owned::ours(id).get()?.more().sync = sync;
     Ok(id)
@@ -206,7 +210,9 @@ pub(super) extern "C" fn rdma_destroy_id(id: Owned<Id>) -> c_int {
         let this = id.get()?;
         let (channel, sync) = (this.c.channel.load(Ordering::Acquire).cast::<Channel>(), this.more().sync);
         super::event::acknowledge_own(this);
-        ids().remove(&this.cm.number());
+        if this.events.is_own() {
+            ids().remove(&this.cm.number());
+        }
         this.events.wait();
         this.channel()?.channel.forget(&this.cm);
         let cm = this.cm.clone();
@@ -326,7 +332,12 @@ pub(super) extern "C" fn rdma_migrate_id(id: Option<&Id>, channel: Option<&Chann
             None => Channel::new()?,
         };
         super::event::acknowledge_own(id);
-        id.cm.migrate(&Owned::ours(channel.cast_mut()).get()?.channel)?;
+        let owned = Owned::ours(channel.cast_mut());
+        let migrated = id.cm.migrate(&owned.get()?.channel);
+        if migrated.is_err() && sync {
+            owned.free();
+        }
+        migrated?;
         let old = id.c.channel.swap(channel.cast_mut().cast(), Ordering::AcqRel).cast::<Channel>();
         if core::mem::replace(&mut id.more().sync, sync) {
             Owned::ours(old).free();

@@ -27,7 +27,7 @@ use rxe_cm::{CmId, Manager};
 use rxe_verbs::{ContextOptions, PerProcess};
 use std::{
     os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// An event channel.
@@ -74,6 +74,8 @@ struct More {
     /// The result of rdma_resolve_addrinfo, until the program asks for it.
     resolved: Option<addrinfo::Resolved>,
     ece: ece::Both,
+    /// Whether the program was told that the connection failed on this side. What the peer says of its end is no news then.
+    failed: bool,
 }
 
 /// struct ibv_qp_init_attr of an endpoint that listens. The program owns its objects, and keeps them as long as the endpoint.
@@ -93,10 +95,10 @@ impl Id {
     }
 }
 
-/// The ids that programs have, by the connection manager's number.
+/// The ids that this process has made, by the connection manager's number. A forked child's manager gives its parent's numbers again.
 fn ids() -> &'static Register<usize, Id> {
-    static IDS: OnceLock<Register<usize, Id>> = OnceLock::new();
-    IDS.get_or_init(Register::new)
+    static IDS: PerProcess<&Register<usize, Id>> = PerProcess::new(|| Box::leak(Box::new(Register::new())));
+    *IDS.lock()
 }
 
 /// The connection manager of this process. It is started when it is first needed, and then stays.
@@ -123,6 +125,11 @@ struct Opened {
 }
 
 impl Opened {
+    /// Whether its interface is still there. One that comes back is another device, even if it has the same name.
+    fn is_present(&self) -> bool {
+        self.context.context.link_state().present
+    }
+
     /// The XRC domain, made when it is needed first.
     fn xrcd(&self) -> Result<&Xrcd> {
         let place = self.xrcd.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,11 +142,11 @@ impl Opened {
 
 static OPENED: PerProcess<Vec<&'static Opened>> = PerProcess::new(Vec::new);
 
-/// All devices, opened.
+/// All devices that are there, opened.
 fn opened() -> Result<Vec<&'static Opened>> {
     let mut opened = OPENED.lock();
     for device in devices()? {
-        if !opened.iter().any(|have| core::ptr::eq(have.context.device, device)) {
+        if !opened.iter().any(|have| core::ptr::eq(have.context.device, device) && have.is_present()) {
             let context = verbs::context::open(device)?;
             let pd = verbs::pd::make(&context, context.context.alloc_pd()?, None);
             opened.push(Box::leak(Box::new(Opened {
@@ -149,14 +156,14 @@ fn opened() -> Result<Vec<&'static Opened>> {
             })));
         }
     }
-    Ok(opened.clone())
+    Ok(opened.iter().copied().filter(|have| have.is_present()).collect())
 }
 
 /// The device that the connection manager found for an id. The system is asked for devices only if none of the open
 /// ones is the right one, because that takes longer than all the rest of a connection.
 fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
     let name = context.device().name();
-    let same = |have: &&Opened| have.context.context.device().name() == name;
+    let same = |have: &&Opened| have.context.context.device().name() == name && have.is_present();
     let known = OPENED.lock().iter().copied().find(same);
     match known {
         Some(known) => Ok(known),

@@ -5,13 +5,14 @@ use crate::{
     border::{INVALID, Owned, Result, given, object, quietly, value},
     c::{
         Pointer,
-        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx},
+        attr::{QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx},
         context::ContextPtr,
         value as v,
     },
     convert::{qp_attr_of, qp_state_number, qp_type, state_of},
     object::{CompChannel, Context, Pd, Qp, Srq, Xrcd},
     verbs::{cq, qp, srq},
+    wr::Batch,
 };
 use core::{
     ffi::c_int,
@@ -58,6 +59,13 @@ pub(super) fn apply(qp: &Qp, change: &QpChange) -> Result<()> {
     Ok(())
 }
 
+/// There is no connection: the requests of the id's queue pair, if it has one, are flushed.
+pub(super) fn fail(id: &Id) {
+    if let Some(qp) = of(id) {
+        let _ = apply(qp, &QpChange { state: Some(QpState::Error), ..QpChange::default() });
+    }
+}
+
 /// rdma_create_qp(3).
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rdma_create_qp(
@@ -67,7 +75,7 @@ pub(super) extern "C" fn rdma_create_qp(
 ) -> c_int {
     value(|| {
         let init = given(init)?;
-        init.cap = create(given(id)?, pd, *init, None)?;
+        *init = create(given(id)?, pd, *init, (None, None))?;
         Ok(0)
     })
 }
@@ -79,13 +87,22 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
         let (id, init) = (given(id)?, given(init)?);
         let pd = init.pd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_PD != 0);
         let xrcd = init.xrcd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_XRCD != 0);
-        init.cap = create(id, pd, init.base(), xrcd)?;
+        let made = create(id, pd, init.base(), (xrcd, qp::batch_of(init)?))?;
+        (init.send_cq, init.recv_cq, init.srq, init.cap) = (made.send_cq, made.recv_cq, made.srq, made.cap);
+        init.pd = object(&id.c.pd);
+        init.comp_mask |= v::QP_INIT_ATTR_PD;
         Ok(0)
     })
 }
 
-/// Makes the queue pair, and returns the sizes that it has. An XRC target is made in `xrcd`, else in the device's domain for ids.
-pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Option<&Xrcd>) -> Result<QpCap> {
+/// Makes the queue pair, and returns what it was made of and the sizes that it has, which programs read. An XRC target is made in `xrcd`, else in the device's domain for ids.
+/// Others have the functions ibv_wr_* if there is a batch.
+pub(super) fn create<'a>(
+    id: &Id,
+    pd: Option<&Pd>,
+    init: QpInitAttr<'a>,
+    (xrcd, batch): (Option<&Xrcd>, Option<Batch>),
+) -> Result<QpInitAttr<'a>> {
     let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
     if context.is_null() || of(id).is_some() || !ptr::eq(context, Context::as_c(&raw const *pd.context)) {
@@ -98,7 +115,7 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
     let mut init = with_queues(id, context, init).inspect_err(|_| end_queues(id))?;
     let made = match kind_of(id) {
         QpType::XrcTarget => domain(id, xrcd).and_then(|xrcd| qp::make_target(xrcd, init.qp_context)),
-        _ => qp::make(pd, &mut init, None),
+        _ => qp::make(pd, &mut init, batch),
     };
     let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
@@ -112,7 +129,7 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
         id.cm.qp_change(QpState::Init).map_err(Into::into).and_then(|change| apply(given(of(id))?, &change))
     };
     ready.inspect_err(|_| end(id))?;
-    Ok(init.cap)
+    Ok(init)
 }
 
 /// The XRC domain that the program gives, else that of ids.
@@ -125,7 +142,7 @@ fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
 
 /// Makes a completion queue with a channel for each side that has none, unless the program gives one. An XRC target
 /// has no completions itself, and an initiator receives nothing.
-fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
+fn with_queues<'a>(id: &Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
     let kind = kind_of(id);
     if init.send_cq.is_none() && kind != QpType::XrcTarget {
         own_queue(id, context, SEND, init.cap.max_send_wr)?;

@@ -33,6 +33,9 @@ extern "C" fn rgetsockopt(
         let name = Name::find(level, name).ok_or(UNSUPPORTED)?;
         let (bytes, room) = (socket.option(name)?.encode(), given(len)?);
         let count = bytes.len().min(*room as usize);
+        if out.is_null() && count > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
         out.elements(count).copy_from_slice(&bytes[..count]);
         *room = count as libc::socklen_t;
         Ok(0)

@@ -2,7 +2,7 @@
 
 use super::{
     context::{blocking, is_non_blocking},
-    pd::{BUSY, unused},
+    pd::unused,
 };
 use crate::{
     border::{
@@ -141,15 +141,16 @@ pub(crate) extern "C" fn ibv_create_cq(
     pointer(|| {
         let entries = u32::try_from(cqe).map_err(|_| INVALID)?;
         let vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
-        make(Context::of(context)?, entries, cq_context, channel, (vector, false))
+        make(Context::of(context)?, entries, cq_context, channel, (vector, Kind::default()))
     })
 }
 
 /// ibv_create_cq_ex(3).
 pub(super) extern "C" fn create_cq_ex(context: ContextPtr, attr: Option<&CqInitAttrEx<'_>>) -> *mut Cq {
     const KNOWN_MASK: u32 = 3;
-    /// Single-threaded use, and ignored overruns. Both are promises of the program, and change nothing.
-    const KNOWN_FLAGS: u32 = 3;
+    const SINGLE_THREADED: u32 = 1;
+    /// Ignored overruns are a promise of the program, and change nothing.
+    const KNOWN_FLAGS: u32 = SINGLE_THREADED | 2;
     pointer(|| {
         let (context, attr) = (Context::of(context)?, given(attr)?);
         let flags = if attr.comp_mask & 1 == 0 { 0 } else { attr.flags };
@@ -159,9 +160,19 @@ pub(super) extern "C" fn create_cq_ex(context: ContextPtr, attr: Option<&CqInitA
         {
             return Err(UNSUPPORTED);
         }
-        let tells_tags = attr.wc_flags & v::WC_EX_WITH_TM_INFO != 0;
-        make(context, attr.cqe, attr.cq_context, attr.channel, (attr.comp_vector, tells_tags))
+        let kind = Kind {
+            tells_tags: attr.wc_flags & v::WC_EX_WITH_TM_INFO != 0,
+            single_threaded: flags & SINGLE_THREADED != 0,
+        };
+        make(context, attr.cqe, attr.cq_context, attr.channel, (attr.comp_vector, kind))
     })
+}
+
+/// What an extended queue was made for.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    tells_tags: bool,
+    single_threaded: bool,
 }
 
 fn make(
@@ -169,7 +180,7 @@ fn make(
     entries: u32,
     cq_context: *mut c_void,
     channel: Option<&CompChannel>,
-    (vector, tells_tags): (u32, bool),
+    (vector, kind): (u32, Kind),
 ) -> Result<*mut Cq> {
     if vector >= context.c.context.num_comp_vectors.cast_unsigned() {
         return Err(INVALID);
@@ -199,10 +210,12 @@ fn make(
         c,
         cq,
         context: context.share(),
+        users: Users::default(),
         _channel: channel.map(|channel| Arc::clone(&channel.users)),
         events: Events::default(),
         current: Mutex::default(),
-        tells_tags,
+        turns: (!kind.single_threaded).then(poll::Turns::default),
+        tells_tags: kind.tells_tags,
     }));
     context.cqs.enter(id, object);
     Ok(object)
@@ -234,9 +247,8 @@ pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
     code(|| {
         let object = cq.get()?;
         object.known()?;
-        if object.cq.is_shared() {
-            return Err(BUSY);
-        }
+        // A thread in ibv_get_cq_event is no user, although it holds the queue for a moment.
+        unused(&object.users)?;
         object.context.cqs.remove(&object.cq.id());
         object.cq.wait_acked();
         object.events.wait();

@@ -43,16 +43,11 @@ pub(super) extern "C" fn alloc_dm(context: ContextPtr, attr: Option<&AllocDmAttr
 }
 
 fn make(context: &Context, memory: Arc<memmap2::MmapRaw>, len: usize) -> *mut Dm {
-    // Nothing is imported from a child. And another thread of the parent may have held the register's lock at the fork.
-    let owned = context.context.check_owner().is_ok();
-    let handle = if owned { context.dms.next() } else { 0 };
-    let c = c::object::Dm { context: context.pointer(), memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle };
-    let dm = Dm { c, memory, len, context: context.share(), users: Arc::default() };
-    let object = Box::into_raw(Box::new(dm));
-    if owned {
-        context.dms.enter(handle, object);
-    }
-    object
+    context.dms.enter_new(|handle| {
+        let c =
+            c::object::Dm { context: context.pointer(), memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle };
+        Box::into_raw(Box::new(Dm { c, memory, len, context: context.share(), users: Arc::default() }))
+    })
 }
 
 /// ibv_free_dm(3).
@@ -60,9 +55,7 @@ pub(super) extern "C" fn free_dm(dm: Owned<Dm>) -> c_int {
     code(|| {
         let object = dm.get()?;
         unused(&object.users)?;
-        if object.context.context.check_owner().is_ok() {
-            object.context.dms.remove(&object.c.handle);
-        }
+        object.context.dms.remove(&object.c.handle);
         dm.free();
         Ok(())
     })

@@ -179,7 +179,9 @@ impl<'a> Change<'a> {
 extern "C" fn ibv_dereg_mr(mr: Owned<Mr>) -> c_int {
     code(|| {
         let object = mr.get()?;
-        if object.context.mrs.find(&object.c.handle, |_| ()).is_none() {
+        // A forked child finds none of its parent's.
+        let own = object.context.context.check_owner().is_ok();
+        if own && object.context.mrs.find(&object.c.handle, |_| ()).is_none() {
             return Err(Errno(libc::ENOENT));
         }
         let mut held = object.lock();

@@ -45,19 +45,30 @@ pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpI
     })
 }
 
-/// Makes a queue pair with these attributes.
-pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
+/// The batch for a queue pair with these attributes, if they ask for ibv_wr_*. EOPNOTSUPP if they ask for what is not possible.
+pub(crate) fn batch_of(init: &QpInitAttrEx<'_>) -> Result<Option<Batch>> {
     const KNOWN: u32 = v::QP_INIT_ATTR_PD
         | v::QP_INIT_ATTR_XRCD
         | v::QP_INIT_ATTR_CREATE_FLAGS
         | v::QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |bit| init.comp_mask & bit != 0;
+    let extended = has(v::QP_INIT_ATTR_SEND_OPS_FLAGS);
+    if init.comp_mask & !KNOWN != 0
+        || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
+        || (extended && init.send_ops_flags & !SEND_OPS != 0)
+    {
+        return Err(UNSUPPORTED);
+    }
+    Ok(extended.then(Batch::default))
+}
+
+/// Makes a queue pair with these attributes.
+fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
     if init.comp_mask & SPREAD != 0 {
         return make_spread(init);
     }
-    if init.comp_mask & !KNOWN != 0 || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
-        return Err(UNSUPPORTED);
-    }
+    let batch = batch_of(init)?;
+    let has = |bit| init.comp_mask & bit != 0;
     if init.qp_type == v::QPT_XRC_RECV {
         let xrcd = init.xrcd.filter(|_| has(v::QP_INIT_ATTR_XRCD));
         return make_target(given(xrcd)?, init.qp_context);
@@ -65,13 +76,9 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
     if !has(v::QP_INIT_ATTR_PD) || has(v::QP_INIT_ATTR_XRCD) {
         return Err(INVALID);
     }
-    let extended = has(v::QP_INIT_ATTR_SEND_OPS_FLAGS);
-    if extended && init.send_ops_flags & !SEND_OPS != 0 {
-        return Err(UNSUPPORTED);
-    }
     let pd = given(init.pd)?;
     let mut base = init.base();
-    let qp = make(pd, &mut base, extended.then(Batch::default))?;
+    let qp = make(pd, &mut base, batch)?;
     init.cap = base.cap;
     Ok(qp)
 }
@@ -223,11 +230,14 @@ fn handle(
     batch: Option<Batch>,
     listener: Option<Listener>,
 ) -> *mut Qp {
+    let users = |cq: &Pointer<c::object::Cq>| object::<_, Cq>(cq).map(|cq| Users::clone(&cq.users));
+    let cqs = [users(&c.qp_base.send_cq), users(&c.qp_base.recv_cq)];
     Box::into_raw(Box::new(Qp {
         c,
         qp,
         context: Arc::clone(context),
         _domain: Users::clone(domain),
+        _cqs: cqs,
         events: Events::default(),
         listener,
         raw,

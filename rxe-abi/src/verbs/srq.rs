@@ -93,6 +93,10 @@ fn make(pd: &Pd, kind: &Kind<'_>, srq_context: *mut c_void, attr: &SrqAttr) -> R
         context: Arc::clone(&pd.context),
         _pd: Users::clone(&pd.users),
         _xrcd: if let Kind::Xrc(xrcd, _) = kind { Some(Users::clone(&xrcd.users)) } else { None },
+        _cq: match kind {
+            Kind::Basic => None,
+            Kind::Xrc(_, cq) | Kind::Tags(cq, _) => Some(Users::clone(&cq.users)),
+        },
         events: Events::default(),
     }));
     pd.context.srqs.enter(id, object);

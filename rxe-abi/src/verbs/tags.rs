@@ -4,9 +4,8 @@ use super::qp::tell_culprit;
 use crate::{
     border::{INVALID, Result, code, given},
     c::{device::TmCaps, value as v, work::OpsWr},
-    convert::count,
     object::Srq,
-    wr::sges,
+    wr::{elements as count, sges},
 };
 use core::{ffi::c_int, sync::atomic::Ordering};
 use rxe_verbs::{MAX_RENDEZVOUS_HEADER, MAX_TAGS, Sge, TagAction, TagOp, limits};

@@ -1,5 +1,6 @@
 /* Scatter elements in packed structures, at addresses that are no multiple of anything, as libiscsi has them: a queue pair that is
  * connected to itself sends by them what it receives by them. Prints what is wrong; exit code 1 then. */
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,23 @@ static int arrived(const char *how)
 	return 1;
 }
 
+/* More elements than any queue takes: the list is not even read. */
+static int too_many(struct ibv_qp *qp, struct ibv_sge *list)
+{
+	struct ibv_send_wr send = { .sg_list = list, .num_sge = 1 << 26, .opcode = IBV_WR_SEND }, *bad_send;
+	struct ibv_recv_wr receive = { .sg_list = list, .num_sge = 1 << 26 }, *bad_receive;
+	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(qp);
+
+	ibv_wr_start(extended);
+	ibv_wr_send(extended);
+	ibv_wr_set_sge_list(extended, 1 << 26, list);
+	if (ibv_wr_complete(extended) == EINVAL && ibv_post_send(qp, &send, &bad_send) == EINVAL &&
+	    ibv_post_recv(qp, &receive, &bad_receive) == EINVAL)
+		return 0;
+	printf("too many elements: not EINVAL\n");
+	return 1;
+}
+
 int main(void)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
@@ -88,6 +106,8 @@ int main(void)
 	memset(memory + 2000, 0, 2000);
 	extended = ibv_qp_to_qp_ex(qp);
 	if (ibv_post_recv(qp, &receive, &bad_receive))
+		return 1;
+	if (too_many(qp, from))
 		return 1;
 	ibv_wr_start(extended);
 	ibv_wr_send(extended);

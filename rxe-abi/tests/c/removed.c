@@ -71,6 +71,37 @@ static void all_hear(struct rdma_event_channel *channel, struct rdma_cm_id **ids
 		expect(rdma_event_str(what), heard[k] == 1);
 }
 
+/* The interface comes back under its name: ids get a device that works, and not the one that has gone. */
+static void comes_back(struct rdma_event_channel *channel, struct sockaddr_in *address)
+{
+	struct ibv_ah_attr ah = { .port_num = 1, .is_global = 1 };
+	struct ibv_context **devices;
+	struct ibv_port_attr port;
+	struct rdma_cm_id *id;
+	struct ibv_ah *made;
+
+	command("ip link add rxe-a type veth peer name rxe-b && ip addr add 10.66.1.1/24 dev rxe-a && "
+		"ip link set rxe-b up && ip link set rxe-a up");
+	expect("an id", !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	expect("asked", !rdma_resolve_addr(id, NULL, (struct sockaddr *)address, 2000));
+	expect("the address", next(channel, NULL) == RDMA_CM_EVENT_ADDR_RESOLVED);
+	if (wrong)
+		return;
+	expect("its port is active", !ibv_query_port(id->verbs, 1, &port) && port.state == IBV_PORT_ACTIVE);
+	/* The first address is the link-local one. */
+	for (int index = 0; !ibv_query_gid(id->verbs, 1, index, &ah.grh.dgid) && ah.grh.dgid.raw[12] != 10; index++)
+		ah.grh.sgid_index = index + 1;
+	made = ibv_create_ah(id->pd, &ah);
+	expect("an address handle", made != NULL);
+	if (made)
+		ibv_destroy_ah(made);
+	rdma_destroy_id(id);
+	devices = rdma_get_devices(NULL);
+	for (int n = 0; devices && devices[n]; n++)
+		expect("a device that is there", !ibv_query_port(devices[n], 1, &port) && port.state == IBV_PORT_ACTIVE);
+	rdma_free_devices(devices);
+}
+
 int main(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(7471) }, any = address;
@@ -128,6 +159,7 @@ int main(void)
 	expect("the port is free", !rdma_bind_addr(ids[0], (struct sockaddr *)&any));
 	rdma_destroy_id(ids[0]);
 	rdma_destroy_id(wide);
+	comes_back(channel, &address);
 	rdma_destroy_event_channel(channel);
 	return wrong;
 }

@@ -134,6 +134,7 @@ static void options(void)
 	check("one second", rsetsockopt(ends[0], IPPROTO_TCP, TCP_KEEPIDLE, &one, 4) == 0);
 	check("keep-alive", rsetsockopt(ends[0], SOL_SOCKET, SO_KEEPALIVE, &one, 4) == 0);
 	check("as it was set", rgetsockopt(ends[0], IPPROTO_TCP, TCP_KEEPIDLE, &value, &len) == 0 && value == 1);
+	check("no place for it", rgetsockopt(ends[0], IPPROTO_TCP, TCP_KEEPIDLE, NULL, &len) == -1 && errno == EFAULT);
 	check("it goes on", rsend(ends[0], "x", 1, 0) == 1 && rrecv(ends[1], &value, 1, 0) == 1);
 	rclose(ends[0]);
 	check("the end", rrecv(ends[1], &value, 1, 0) == 0);

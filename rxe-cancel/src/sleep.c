@@ -1,6 +1,6 @@
 /* Sleeps for a Rust function, in a frame of C's: glibc ends a cancelled thread by unwinding it from the system call that it
  * sleeps in, and Rust's frames must not be unwound. So the cancellation is caught here, and told to the caller, who goes
- * back to where there are no such frames and ends the thread there (cancel.rs). */
+ * back to where there are no such frames and ends the thread there (lib.rs). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

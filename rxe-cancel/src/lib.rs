@@ -46,13 +46,21 @@ thread_local! {
 
 /// The thread cannot be cancelled while this exists.
 #[derive(Debug)]
-pub(crate) struct Shield {
+pub struct Shield {
     before: c_int,
 }
 
 impl Shield {
-    pub(crate) fn new() -> Self {
+    /// Shields the calling thread.
+    #[must_use]
+    pub fn new() -> Self {
         Self { before: set_state(DISABLE) }
+    }
+}
+
+impl Default for Shield {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -74,7 +82,7 @@ fn set_state(state: c_int) -> c_int {
 
 /// Runs a function of the library that waits, as a cancellation point. Its callers must hold nothing that has a destructor. If calls
 /// are nested, only the outermost one is a cancellation point.
-pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
+pub fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| rxe_verbs::set_sleep(sleep));
     if THREAD.get() != Thread::Safe {
@@ -95,7 +103,7 @@ pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Whether the calling thread was cancelled, and is returning from our functions.
-pub(crate) fn is_cancelled() -> bool {
+pub fn is_cancelled() -> bool {
     THREAD.get() == Thread::Cancelled
 }
 
