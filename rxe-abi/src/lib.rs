@@ -16,5 +16,6 @@ mod rdma;
 mod refuse;
 mod rsocket;
 mod signals;
+mod turns;
 mod verbs;
 mod wr;

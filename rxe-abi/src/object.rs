@@ -9,6 +9,7 @@ use crate::{
         context::{ContextPtr, VerbsContext},
     },
     poll,
+    turns::Turns,
     wr::Batch,
 };
 use core::{mem::offset_of, net::IpAddr, sync::atomic::AtomicBool};
@@ -217,7 +218,7 @@ pub(crate) struct Cq {
     /// The completion that ibv_wc_read_* read.
     pub(crate) current: Mutex<poll::Current>,
     /// Which thread may read it. `None` if the program has promised that only one does.
-    pub(crate) turns: Option<poll::Turns>,
+    pub(crate) turns: Option<Turns>,
     /// Whether its completions have tags (IBV_WC_EX_WITH_TM_INFO).
     pub(crate) tells_tags: bool,
 }

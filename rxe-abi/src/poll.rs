@@ -7,12 +7,13 @@ use crate::{
     c::{object::PollFunctions, value as v, work::WcTmInfo},
     convert::wc_extra,
     object::Cq,
+    turns::Turns,
     verbs::clock,
 };
 use core::{ffi::c_int, sync::atomic::Ordering};
 use nix::time::{ClockId, clock_gettime};
 use rxe_verbs::{Completion, Qpn, TagInfo};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
     start_poll,
@@ -62,44 +63,6 @@ impl Current {
 /// The current completion.
 fn current(cq: &Cq) -> MutexGuard<'_, Current> {
     cq.current.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Only one thread at a time is between ibv_start_poll and ibv_end_poll.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    turn: Mutex<Turn>,
-    ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Turn {
-    taken: bool,
-    /// Threads that wait. If there are none, the end of a turn makes no system call.
-    waiting: u32,
-}
-
-impl Turns {
-    fn lock(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self) {
-        let mut turn = self.lock();
-        while turn.taken {
-            turn.waiting += 1;
-            turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
-            turn.waiting -= 1;
-        }
-        turn.taken = true;
-    }
-
-    fn end(&self) {
-        let mut turn = self.lock();
-        turn.taken = false;
-        if turn.waiting > 0 {
-            self.ended.notify_one();
-        }
-    }
 }
 
 /// Begins or ends a turn. Not in a forked child, where the thread whose turn it was does not exist.

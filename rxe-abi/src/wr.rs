@@ -9,6 +9,7 @@ use crate::{
     },
     convert::{access, count, send_flags},
     object::{Ah, Mw, Qp},
+    turns::Turns,
 };
 use core::{ffi::c_int, ops::Range, sync::atomic::Ordering};
 use rxe_verbs::{
@@ -16,7 +17,7 @@ use rxe_verbs::{
     SendOp, SendWr, Sge, UdDest, limits,
 };
 use smallvec::SmallVec;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which part of a list's elements or inline data belongs to a request.
 #[derive(Clone, Debug)]
@@ -216,14 +217,12 @@ pub(crate) fn sges(list: &List<work::Sge>, count: usize) -> SmallVec<[Sge; 8]> {
 /// The requests that are built between ibv_wr_start and ibv_wr_complete. Only one thread at a time is between the two.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
+    turns: Turns,
     building: Mutex<Building>,
-    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Building {
-    /// Whether a thread is between start and complete.
-    taken: bool,
     requests: Requests,
     /// The first error.
     error: Option<crate::border::Errno>,
@@ -396,21 +395,18 @@ extern "C" fn wr_set_sge_list(qp: &Qp, number: usize, list: List<work::Sge>) {
 /// ibv_wr_start: waits for a thread that is between start and complete.
 extern "C" fn wr_start(qp: &Qp) {
     quietly(|| {
-        let Some(batch) = &qp.batch else { return };
-        let mut building = batch.lock();
-        while building.taken {
-            building = batch.ended.wait(building).unwrap_or_else(PoisonError::into_inner);
+        if let Some(batch) = &qp.batch {
+            batch.turns.begin();
         }
-        building.taken = true;
     });
 }
 
 /// Ends a batch.
 fn end(batch: &Batch, mut building: MutexGuard<'_, Building>) {
-    building.taken = false;
     building.error = None;
     building.requests.clear();
-    batch.ended.notify_one();
+    drop(building);
+    batch.turns.end();
 }
 
 /// ibv_wr_complete: posts all requests, or none if one had an error.

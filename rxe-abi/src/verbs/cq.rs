@@ -21,6 +21,7 @@ use crate::{
     object::{CompChannel, Context, Cq, Events, Users},
     poll,
     signals::restarting,
+    turns::Turns,
 };
 use core::{
     ffi::{c_int, c_void},
@@ -214,7 +215,7 @@ fn make(
         _channel: channel.map(|channel| Arc::clone(&channel.users)),
         events: Events::default(),
         current: Mutex::default(),
-        turns: (!kind.single_threaded).then(poll::Turns::default),
+        turns: (!kind.single_threaded).then(Turns::default),
         tells_tags: kind.tells_tags,
     }));
     context.cqs.enter(id, object);
