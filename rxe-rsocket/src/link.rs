@@ -128,8 +128,8 @@ pub(crate) struct Link {
     /// The peer's private data.
     pub(crate) peer: Hello,
     stream: Mutex<Stream>,
-    /// Held by a thread that posts what it has reserved, so that the end of the stream is not posted first. Who locks both locks the
-    /// stream first.
+    /// Held by a thread that posts what it has reserved, so that the end of the stream is not posted first. A thread that needs
+    /// both locks takes `stream` first.
     posting: Mutex<()>,
     /// The packets of the connection. Set at the first send, because the path MTU may not be known before.
     packing: OnceLock<Packing>,
@@ -258,8 +258,8 @@ impl Link {
         }
     }
 
-    /// Reads an entry of our tables; `None` if it is empty. The peer may be writing it, from its first byte to its last. The last
-    /// ones are the length, so once that is there, all is.
+    /// Reads an entry of our tables; `None` if it is empty. The peer writes it front to back, and the length is at its end: if
+    /// that is not 0, an entry that was empty before is complete.
     fn read_entry<const LEN: usize>(&self, at: usize) -> Option<[u8; LEN]> {
         let (mut len, mut bytes) = ([0; 4], [0; LEN]);
         self.parts.tables.read_at(at + LEN - len.len(), &mut len).ok()?;

@@ -238,7 +238,7 @@ impl Socket {
         }
     }
 
-    /// Returns a descriptor that becomes readable at the next change. Use it for one wait only, because an established
+    /// Returns a descriptor that becomes readable at the next change, or -1 if `waiter` alone tells of it. Use it for one wait only, because an established
     /// connection has another one. Before a thread sleeps on it, it must check the socket once more.
     pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
         match self {

@@ -33,7 +33,7 @@ impl Waiter {
         if self.0.is_some() { left } else { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) }
     }
 
-    /// Wakes it.
+    /// Forgets that it was woken.
     pub(crate) fn clear(&self) {
         if let Some(ready) = &self.0 {
             ready.clear();

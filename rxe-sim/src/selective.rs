@@ -34,7 +34,7 @@ pub struct Sender {
     suspect: usize,
     /// Copies that were examined already.
     looked: usize,
-    /// The time of the last answer or timeout, or if it is later, when the first packet under way was sent.
+    /// The latest of these times: of the last answer, of the last timeout, and when the first packet under way was sent.
     pub since: u64,
     /// The time of the event for the timeout, if there is one.
     pub armed: Option<u64>,

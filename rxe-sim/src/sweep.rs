@@ -139,7 +139,7 @@ impl Sweep {
     }
 }
 
-/// This program: its version, and a number that other executables do not have.
+/// This program: its version, and a hash of its executable.
 static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     hasher.write(&fs::read("/proc/self/exe").unwrap_or_default());

@@ -5,13 +5,15 @@ use crate::border::{
     Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, place, waiting_size,
 };
 use core::ffi::c_int;
-use rxe_rsocket::{Flags, IoMapping, Socket};
+use rxe_rsocket::{Flags, IoMapping, Name, Socket};
 
 /// rsend(3).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rsend(fd: c_int, data: List<u8>, len: usize, flags: c_int) -> isize {
     waiting_size(|| {
-        restarting(&find(fd)?, |socket| Ok(socket.send(&[data.elements(len)], None, Flags(flags))?))
+        restarting(&find(fd)?, Name::SendTimeout, |socket| {
+            Ok(socket.send(&[data.elements(len)], None, Flags(flags))?)
+        })
     })
 }
 
@@ -33,7 +35,9 @@ extern "C-unwind" fn rsendto(
 ) -> isize {
     waiting_size(|| {
         let to = to.read()?;
-        restarting(&find(fd)?, |socket| Ok(socket.send(&[data.elements(len)], to, Flags(flags))?))
+        restarting(&find(fd)?, Name::SendTimeout, |socket| {
+            Ok(socket.send(&[data.elements(len)], to, Flags(flags))?)
+        })
     })
 }
 
@@ -48,7 +52,7 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
         let to = Address::new(message.msg_name.cast_const().cast()).read()?;
         let list = List::new(message.msg_iov.cast_const());
         let data = pieces(list.elements(message.msg_iovlen));
-        restarting(&find(fd)?, |socket| Ok(socket.send(&data, to, Flags(flags))?))
+        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.send(&data, to, Flags(flags))?))
     })
 }
 
@@ -58,14 +62,18 @@ extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
         let data = pieces(list.elements(count));
-        restarting(&find(fd)?, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
+        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
     })
 }
 
 /// rrecv(3).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rrecv(fd: c_int, mut out: ListMut<u8>, len: usize, flags: c_int) -> isize {
-    waiting_size(|| restarting(&find(fd)?, |socket| Ok(socket.receive(out.elements(len), Flags(flags))?.0)))
+    waiting_size(|| {
+        restarting(&find(fd)?, Name::ReceiveTimeout, |socket| {
+            Ok(socket.receive(out.elements(len), Flags(flags))?.0)
+        })
+    })
 }
 
 /// rread(3).
@@ -86,8 +94,9 @@ extern "C-unwind" fn rrecvfrom(
 ) -> isize {
     waiting_size(|| {
         let socket = find(fd)?;
-        let (count, source) =
-            restarting(&socket, |socket| Ok(socket.receive(out.elements(len), Flags(flags))?))?;
+        let (count, source) = restarting(&socket, Name::ReceiveTimeout, |socket| {
+            Ok(socket.receive(out.elements(len), Flags(flags))?)
+        })?;
         if let Some(source) = source.or_else(|| socket.peer_addr().ok()) {
             from.write(from_len, source);
         }
@@ -127,7 +136,8 @@ extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, fla
         let message = given(message)?;
         let list = List::new(message.msg_iov.cast_const());
         let list = list.elements(message.msg_iovlen);
-        let (count, from) = restarting(&find(fd)?, |socket| scatter(socket, list, flags))?;
+        let (count, from) =
+            restarting(&find(fd)?, Name::ReceiveTimeout, |socket| scatter(socket, list, flags))?;
         if let Some(from) = from {
             AddressOut::new(message.msg_name.cast()).write(Some(&mut message.msg_namelen), from);
         }
@@ -142,7 +152,7 @@ extern "C-unwind" fn rreadv(fd: c_int, list: List<libc::iovec>, count: c_int) ->
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
         let list = list.elements(count);
-        Ok(restarting(&find(fd)?, |socket| scatter(socket, list, 0))?.0)
+        Ok(restarting(&find(fd)?, Name::ReceiveTimeout, |socket| scatter(socket, list, 0))?.0)
     })
 }
 
@@ -189,6 +199,8 @@ extern "C-unwind" fn riowrite(fd: c_int, data: List<u8>, len: usize, offset: i64
     waiting_size(|| {
         let socket = find(fd)?;
         let stream = socket.as_stream("mapped buffers")?;
-        restarting(&socket, |_| Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?))
+        restarting(&socket, Name::SendTimeout, |_| {
+            Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?)
+        })
     })
 }

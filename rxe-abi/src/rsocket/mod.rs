@@ -96,10 +96,10 @@ fn find(fd: c_int) -> Result<Socket> {
     table().sockets.get(&fd).ok_or_else(|| SocketError::NoSocket(fd).into())
 }
 
-/// Makes a call of a socket, again after handlers with SA_RESTART. A socket with a timeout has no such calls (`signal(7)`).
-fn restarting<T>(socket: &Socket, mut call: impl FnMut(&Socket) -> Result<T>) -> Result<T> {
-    let is_off = |name| matches!(socket.option(name), Ok(Value::Time(None)));
-    let may = || is_off(Name::ReceiveTimeout) && is_off(Name::SendTimeout);
+/// Makes a call, and repeats it after handlers with SA_RESTART. `timeout` is the option that limits the call's time. If it is set, the
+/// call is not repeated (`signal(7)`).
+fn restarting<T>(socket: &Socket, timeout: Name, mut call: impl FnMut(&Socket) -> Result<T>) -> Result<T> {
+    let may = || matches!(socket.option(timeout), Ok(Value::Time(None)));
     restarting_if(may, || call(socket))
 }
 
@@ -148,7 +148,9 @@ extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
     waiting_value(|| {
-        let made = restarting(&find(fd)?, |socket| Ok(socket.as_stream("accept")?.accept()?))?;
+        let made = restarting(&find(fd)?, Name::ReceiveTimeout, |socket| {
+            Ok(socket.as_stream("accept")?.accept()?)
+        })?;
         if let Ok(peer) = made.peer_addr() {
             address.write(len, peer);
         }
@@ -161,7 +163,7 @@ extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut li
 extern "C-unwind" fn rconnect(fd: c_int, address: Address, _len: libc::socklen_t) -> c_int {
     waiting_value(|| {
         let peer = given(address.read()?)?;
-        restarting(&find(fd)?, |socket| Ok(socket.connect(peer)?))?;
+        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.connect(peer)?))?;
         Ok(0)
     })
 }
@@ -176,7 +178,8 @@ extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
             libc::SHUT_RDWR => How::Both,
             _ => return Err(INVALID),
         };
-        find(fd)?.shut_down(how)?;
+        let socket = find(fd)?;
+        restarting_if(|| true, || Ok(socket.shut_down(how)?))?;
         Ok(0)
     })
 }

@@ -88,7 +88,7 @@ impl Answers {
         let is_nak = matches!(syndrome, Syndrome::RnrNak(_) | Syndrome::Nak(_));
         let end = if is_nak { psn } else { psn.next() };
         requests.answer(end, time, place);
-        // READ responses that come after this one are behind it.
+        // Later READ responses have higher PSNs than this one.
         if self.next_response.is_none_or(|next| end.is_after(next)) {
             self.next_response = Some(end);
         }

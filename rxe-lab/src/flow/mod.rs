@@ -183,7 +183,9 @@ impl Analyzer {
         if matches!(mad, Some(Mad::Cm(_))) {
             remark.marks |= Marks::CM;
         }
-        if self.recent.is_copy(packet, head) {
+        // The ICRC covers the addresses. Without it, datagrams of two senders may look the same.
+        let is_cut = matches!(packet.icrc, Icrc::Cut { .. });
+        if !is_cut && self.recent.is_copy(packet, head) {
             remark.marks |= Marks::COPY;
             return;
         }

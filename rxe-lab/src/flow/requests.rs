@@ -54,15 +54,8 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// For this cause packets are sent again from here on, or from an earlier packet on.
-    const fn psn(&self) -> Psn {
-        match self {
-            Self::Nak(psn) | Self::Rnr(psn) | Self::MissingAnswer(psn) => *psn,
-        }
-    }
-
-    /// Whether it is no cause any more, as everything before `end` is acknowledged. Responses behind a missing one acknowledge
-    /// it, too, before the requester asks for it again. So a missing one is forgotten much later.
+    /// Whether it is no cause any more, as everything before `end` is acknowledged. Later responses acknowledge a missing one,
+    /// too, before the requester asks for it again. So a missing one is kept for longer.
     fn is_over(&self, end: Psn) -> bool {
         match self {
             Self::Nak(psn) | Self::Rnr(psn) => psn.is_before(end),
@@ -118,7 +111,7 @@ pub(super) struct Requests {
     /// The latest acknowledged packets, in the order of their PSNs.
     past: VecDeque<Sent>,
     holes: VecDeque<(Psn, u32)>,
-    /// PSNs from `next` on of packets whose ICRC is wrong.
+    /// PSNs, not before `next`, of packets with a wrong ICRC.
     corrupted: Vec<Psn>,
     message: Option<Operation>,
     /// Number and bytes of operations, by kind.
@@ -277,8 +270,10 @@ impl Requests {
     /// A packet whose PSN is not new.
     fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
         let psn = head.bth.psn;
-        if self.cause.as_ref().is_some_and(|cause| psn.is_after(cause.psn())) {
-            // The requester begins behind it, so it has another reason.
+        if let Some(Cause::MissingAnswer(missing)) = self.cause
+            && psn.is_after(missing)
+        {
+            // The requester starts after that packet, so it has another reason.
             self.cause = None;
         }
         if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
@@ -413,7 +408,7 @@ impl Requests {
         }
         if self.answered.is_none_or(|(before, _)| last.is_after(before)) {
             self.answered = Some((last, by));
-            // Nobody sends these any more.
+            // These were acknowledged, so they will not come.
             while self.holes.front().is_some_and(|(start, len)| !start.plus(*len).is_after(end)) {
                 self.holes.pop_front();
             }

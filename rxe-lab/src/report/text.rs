@@ -177,8 +177,9 @@ fn goodput_line(goodput: &Goodput, out: &mut String) {
     };
     let bars: String = goodput.bytes.iter().map(bar).collect();
     let sum: u64 = goodput.bytes.iter().sum();
-    let whole = rate(sum, goodput.last_ns.saturating_sub(goodput.start_ns));
-    // The last part may be cut short by the end, and then the mean may be above the rate of each part.
+    let spent = goodput.last_ns.saturating_sub(goodput.start_ns);
+    let whole = rate(sum, if spent == 0 { goodput.width_ns } else { spent });
+    // The last part may be shorter than the others, so its rate is too low here. The peak is at least the mean.
     let [whole, peak] = [whole, rate(most, goodput.width_ns).max(whole)].map(speed);
     let _ = writeln!(
         out,

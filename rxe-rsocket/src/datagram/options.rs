@@ -53,6 +53,8 @@ impl DatagramSocket {
             Name::ReceiveQueue => number(state.settings.receives.into()),
             Name::Inline => number(state.settings.inline.into()),
             Name::ReceiveTimeout => Ok(Value::Time(state.receive_timeout)),
+            // Sending does not wait.
+            Name::SendTimeout => Ok(Value::Time(None)),
             _ => Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
         }
     }

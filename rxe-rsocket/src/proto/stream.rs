@@ -242,7 +242,10 @@ impl Stream {
     pub fn fail(&mut self, failure: Failure) {
         if self.phase == Phase::Open {
             self.turn += 1;
-            self.phase = Phase::Failed(failure);
+            // Both ends have told each other their ends. The peer may go then, before we know that it has ours.
+            let told = !self.readable && !self.writable && self.farewell.is_none();
+            let is_end = told && failure == Failure::Reset;
+            self.phase = if is_end { Phase::Ended } else { Phase::Failed(failure) };
         }
     }
 

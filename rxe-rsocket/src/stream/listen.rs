@@ -13,7 +13,7 @@ use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
 
 /// Most connections that wait for the program, whatever backlog it asks for.
 const MOST: usize = 4096;
-/// So many more connections than the backlog are answered before the first of them are established.
+/// How many connections beyond the backlog may be answered and not yet established.
 const COMING: usize = 16;
 
 /// The state of a listener.

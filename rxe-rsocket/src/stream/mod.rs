@@ -375,7 +375,7 @@ impl StreamSocket {
                     left = now;
                     end = Instant::now() + patience;
                 }
-                // Once a thread is cancelled, none of its waits sleeps.
+                // The waits of a cancelled thread return at once, so this loop would spin.
                 Err(SocketError::Interrupted) if !by_signals => std::thread::sleep(PAUSE),
                 Err(error) => return Err(error),
             }

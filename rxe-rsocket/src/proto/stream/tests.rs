@@ -222,6 +222,27 @@ fn two_half_closes_at_once_lose_nothing() {
     }
 }
 
+/// The peer goes when both directions have ended. The acknowledgement of our end may be lost by that, which is no failure. But an end
+/// that was not even sent is.
+#[test]
+fn a_peer_that_goes_after_both_ends_were_told_has_not_cut_the_connection() {
+    for (credits, phase) in [(0, Phase::Ended), (4, Phase::Failed(Failure::Reset))] {
+        let (mut a, mut b) = pair();
+        settle(&mut a, &mut b);
+        for _ in 0..credits {
+            a.stream.controls -= 1;
+        }
+        a.stream.shut_down(How::Write);
+        a.tell(&mut b);
+        b.stream.shut_down(How::Write);
+        b.tell(&mut a);
+        a.arrive(&mut b);
+        assert_eq!(a.stream.phase(), Phase::Open);
+        a.stream.fail(Failure::Reset);
+        assert_eq!(a.stream.phase(), phase);
+    }
+}
+
 #[test]
 fn messages_of_mapped_buffers_give_their_credits_back() {
     let (mut a, mut b) = pair();
