@@ -74,7 +74,7 @@ fn turn(cq: &Cq, change: fn(&Turns)) {
     }
 }
 
-/// ibv_start_poll: ENOENT if there is none. It waits for a thread that has started and not ended.
+/// ibv_start_poll: ENOENT if there is no completion. Waits while another thread is between start and end.
 extern "C" fn start_poll(cq: &Cq, comp_mask: Option<&u32>) -> c_int {
     if given(comp_mask).is_ok_and(|mask| *mask != 0) {
         return UNSUPPORTED.0;

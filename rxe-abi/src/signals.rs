@@ -23,18 +23,21 @@ pub(crate) fn restarting_if<T>(may: impl Fn() -> bool, mut wait: impl FnMut() ->
     }
 }
 
-/// Whether all handlers have SA_RESTART. Which of them has run is not known.
+/// Whether all handlers have SA_RESTART. Which of them has run is not known. If there is none, the one that has run was for one signal only,
+/// and programs expect an end of the wait from that.
 fn handlers_restart() -> bool {
     // A thread's own instructions raise these, so they do not end a sleep. Handlers for them are often our own.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    (1..=LAST).filter(|signal| !faults.contains(signal)).all(|signal| {
+    let mut flags = (1..=LAST).filter(|signal| !faults.contains(signal)).filter_map(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: a place for the action, for which all zeroes is valid (the default). It fails for signals that glibc keeps for itself.
         let action = unsafe {
             libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
             action.assume_init()
         };
-        matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
-            || action.sa_flags & libc::SA_RESTART != 0
-    })
+        let is_none = matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        (!is_none).then_some(action.sa_flags)
+    });
+    let restarts = |flags: c_int| flags & libc::SA_RESTART != 0;
+    flags.next().is_some_and(restarts) && flags.all(restarts)
 }

@@ -105,7 +105,7 @@ extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> 
         if !datagrams {
             return wait_if_sync(id);
         }
-        // The answer is the end of it. The request that the id holds is an event of its listener, which waits for it.
+        // An answered datagram request is done. Its event belongs to the listener, whose destruction waits until it is acknowledged.
         if id.more().sync {
             acknowledge_own(id);
         }

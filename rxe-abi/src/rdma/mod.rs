@@ -74,7 +74,7 @@ struct More {
     /// The result of rdma_resolve_addrinfo, until the program asks for it.
     resolved: Option<addrinfo::Resolved>,
     ece: ece::Both,
-    /// Whether the program was told that the connection failed on this side. What the peer says of its end is no news then.
+    /// Whether the program was told that the connection failed on this side. Later events about its end are dropped.
     failed: bool,
 }
 

@@ -248,7 +248,7 @@ pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
     code(|| {
         let object = cq.get()?;
         object.known()?;
-        // A thread in ibv_get_cq_event is no user, although it holds the queue for a moment.
+        // A thread in ibv_get_cq_event does not count as a user, although it holds the queue for a moment.
         unused(&object.users)?;
         object.context.cqs.remove(&object.cq.id());
         object.cq.wait_acked();

@@ -289,7 +289,7 @@ impl QueuePair {
         responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send)
     }
 
-    /// Whether every request was sent, so that there is none to plan.
+    /// Whether every request was sent (reliable connections), or none is left (others), so that there is none to plan.
     pub(crate) fn has_sent_all(&self) -> bool {
         match &self.machine {
             Machine::Rc { requester, .. } => requester.has_sent_all(&self.sq),

@@ -357,7 +357,7 @@ impl Parser {
                 return Err(cursor.error(reason));
             }
         };
-        // Kept, because a file may have many of both, and a level is found by its name.
+        // The level of each SL, found once: the search by name takes longer the more levels there are.
         let mut simple = [None; 16];
         for (ulp, sl) in self.ulps {
             let level =

@@ -37,6 +37,8 @@ const MOST_CONNECTIONS: usize = 512;
 const MOST_WAITING: usize = 16;
 /// How long a neighbour that refused a connection is not asked again.
 const PAUSE: Duration = Duration::from_secs(5);
+/// How long after that it is remembered.
+const MEMORY: Duration = Duration::from_secs(60);
 /// The longest message that we receive.
 const RECEIVE_MTU: usize = encap::LEN + connected::MTU as usize;
 
@@ -264,8 +266,8 @@ impl Connections {
     }
 
     fn pause(&mut self, now: Duration, peer: LinkAddress) {
-        // Kept for longer than it counts, to know who refuses again.
-        self.paused.retain(|_, pause| pause.until + PAUSE > now);
+        // Entries stay after their pause, so that a second refusal is recognized.
+        self.paused.retain(|_, pause| pause.until + MEMORY > now);
         let again = self.paused.contains_key(&peer);
         if again || self.paused.len() < MOST_CONNECTIONS {
             self.paused.insert(peer, Pause { until: now + PAUSE, again });
@@ -341,6 +343,7 @@ impl Connections {
     /// The peer has accepted.
     fn stand(&mut self, peer: LinkAddress, event: &CmEvent, news: &mut News) -> bool {
         let Some(data) = PrivateData::parse(&event.private_data) else { return false };
+        self.paused.remove(&peer);
         let Some(active) = self.active.get_mut(&peer) else { return false };
         let mtu = (data.receive_mtu as usize - encap::LEN).min(connected::MTU.into());
         let phase = core::mem::replace(&mut active.phase, Phase::Stands(mtu as u16));

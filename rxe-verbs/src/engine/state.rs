@@ -111,7 +111,7 @@ pub(crate) struct Turn {
     pub(crate) received: bool,
     /// Acknowledgements wait for the answers of a program that has events to take.
     pub(crate) owes: bool,
-    /// There was no turn, because another thread had the lock. Nothing is known of the sockets.
+    /// There was no turn, because another thread had the lock (or this is a forked child). Nothing is known of the sockets.
     pub(crate) missed: bool,
 }
 

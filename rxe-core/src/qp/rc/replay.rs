@@ -89,7 +89,7 @@ impl Replay {
     /// The last PSN that an acknowledgement for a repeated SEND or WRITE at `psn` may name. It covers everything that was
     /// executed up to the next READ or atomic, whose answer may have been lost, too.
     pub(super) fn acknowledgeable(&self, psn: Psn, expected: Psn) -> Psn {
-        // Counted back from `expected`, because the oldest READ may be more than half of all PSNs behind it.
+        // Counted from `psn` up to `expected`, because the oldest READ may be more than half of all PSNs behind.
         let left = expected.since(psn);
         let next = self.entries.iter().find(|entry| (1..left).contains(&entry.first.since(psn)));
         next.map_or(expected, |entry| entry.first).minus(1)

@@ -82,7 +82,8 @@ impl Service {
         };
         match pid_of(fd.as_fd()) {
             // 0: the process is in another PID namespace, so the numbers cannot be compared.
-            Some(pid) if pid == sender || pid == 0 || sender == 0 || is_sender() => Ok(Some(fd)),
+            Some(pid) if pid == sender || pid == 0 || sender == 0 => Ok(Some(fd)),
+            _ if is_sender() => Ok(Some(fd)),
             None => Err(End::Misbehaved("its first message brings a descriptor that is no pidfd")),
             _ => {
                 let text = "the first message's pidfd is not known to be of the process that sent it; does the host service see the /proc \
@@ -195,7 +196,8 @@ impl Service {
         let known = match (self.slots.get(slot), self.presences.pidfd(slot), &pidfd) {
             // Process IDs may not be comparable: the process may be in another PID namespace than the earlier service.
             (Slot::Held(_), Some(ours), Some(theirs)) => same_process(ours, theirs.as_fd()),
-            (Slot::Held(holder), ..) => holder.pid == pid,
+            // 0 is every process of other PID namespaces.
+            (Slot::Held(holder), ..) => holder.pid == pid && (pid != 0 || !self.presences.is_connected(slot)),
             _ => false,
         };
         if slot == 0 || !known {

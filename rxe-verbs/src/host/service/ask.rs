@@ -57,6 +57,9 @@ pub(super) struct Asks {
     last: u32,
 }
 
+/// A process for which so many messages wait does not read them.
+const BACKLOG: usize = 64;
+
 impl Asks {
     fn next_number(&mut self) -> u32 {
         self.last = self.last.wrapping_add(1).max(LAST_WORD + 1);
@@ -122,8 +125,9 @@ impl Service {
     pub(super) fn ask_all(&mut self, observer: Option<usize>, question: Question) {
         let ask = self.asks.next_number();
         // A process that is stopped does not read its messages. Questions to it would pile up until it is cut off.
-        let reads =
-            |(_, key): &(u8, usize)| self.clients.get(*key).is_some_and(|client| client.queue.is_empty());
+        let reads = |(_, key): &(u8, usize)| {
+            self.clients.get(*key).is_some_and(|client| client.queue.len() < BACKLOG)
+        };
         let (asked, silent): (Vec<_>, Vec<_>) = self.presences.connected().partition(reads);
         let open = asked.iter().map(|(slot, _)| (*slot, Vec::new())).collect();
         let keys: Vec<usize> = asked.into_iter().map(|(_, key)| key).collect();

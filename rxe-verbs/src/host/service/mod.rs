@@ -419,7 +419,7 @@ impl Service {
             UdpConfig { pool: 1, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
         let register = Register::new().map_err(system("share memory"))?;
         let link = UdpLink::from_sockets(clones.map_err(system("copy a socket"))?, &config)?;
-        // Nothing may fail after this: the sockets stay open elsewhere, so epoll would tell of their packets for ever.
+        // Nothing may fail after this: duplicates in other processes keep the sockets in the epoll set.
         for fd in link.sockets() {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
         }
