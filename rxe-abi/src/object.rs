@@ -305,7 +305,8 @@ pub(crate) struct RwqTable {
     pub(crate) users: Users,
 }
 
-/// Counts the asynchronous events of an object that were delivered and not acknowledged yet. In a forked child, its parent's objects have none.
+/// Counts the asynchronous events of an object that were delivered and not acknowledged yet. In a forked child, its parent's objects
+/// have none.
 #[derive(Debug)]
 pub(crate) struct Events {
     out: Mutex<u32>,

@@ -23,8 +23,8 @@ pub(crate) fn restarting_if<T>(may: impl Fn() -> bool, mut wait: impl FnMut() ->
     }
 }
 
-/// Whether all handlers have SA_RESTART. Which of them has run is not known. If there is none, the one that has run was for one signal only,
-/// and programs expect an end of the wait from that.
+/// Whether all handlers have SA_RESTART. Which of them has run is not known. If there is none, the one that has run has removed itself;
+/// programs use such handlers to end a wait.
 fn handlers_restart() -> bool {
     // A thread's own instructions raise these, so they do not end a sleep. Handlers for them are often our own.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];

@@ -93,7 +93,7 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
 }
 
 /// Makes the queue pair, and returns the sizes that it has. An XRC target is made in `xrcd`, else in the device's domain for ids.
-/// Others have the functions ibv_wr_* if there is a batch.
+/// A queue pair of another type has the functions ibv_wr_* if there is a batch.
 pub(super) fn create(
     id: &Id,
     pd: Option<&Pd>,
