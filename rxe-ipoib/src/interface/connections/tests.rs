@@ -77,14 +77,20 @@ impl Peer {
     }
 }
 
+/// Our side.
+fn ours(net: &InprocNet) -> (Port, Connections) {
+    let context = ContextOptions::new().open_inproc(net, &["10.0.0.1".parse().unwrap()]).unwrap();
+    let options = Options { mode: Mode::Connected, ..Options::default() };
+    let port = Port::on(context, &options, COMPLETIONS).unwrap();
+    let connections = Connections::open(&port).unwrap();
+    (port, connections)
+}
+
 /// The buffer of a message that has begun comes back, whether the peer begins anew or ends.
 #[test]
 fn half_a_message_gives_its_buffer_back() {
     let net = InprocNet::new();
-    let context = ContextOptions::new().open_inproc(&net, &["10.0.0.1".parse().unwrap()]).unwrap();
-    let options = Options { mode: Mode::Connected, ..Options::default() };
-    let port = Port::on(context, &options, COMPLETIONS).unwrap();
-    let mut connections = Connections::open(&port).unwrap();
+    let (port, mut connections) = ours(&net);
     let peer = Peer::on(&net);
     let flushed = || {
         let done = port.cq.poll_within(PATIENCE).unwrap().expect("the buffer comes back");
@@ -105,10 +111,7 @@ fn half_a_message_gives_its_buffer_back() {
 #[test]
 fn long_packets_wait_out_the_first_refusal() {
     let net = InprocNet::new();
-    let context = ContextOptions::new().open_inproc(&net, &["10.0.0.1".parse().unwrap()]).unwrap();
-    let options = Options { mode: Mode::Connected, ..Options::default() };
-    let port = Port::on(context, &options, COMPLETIONS).unwrap();
-    let mut connections = Connections::open(&port).unwrap();
+    let (port, mut connections) = ours(&net);
     let _peer = Peer::on(&net);
     let gid = std::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped();
     let to = LinkAddress { connected: true, qpn: PEER, gid };
