@@ -287,9 +287,12 @@ impl CompChannel {
             let answers = turn > 0 && (event.is_some() || stack.lookout.is_on_the_way());
             let who = if answers { Who::Answering } else { Who::Inline };
             let moved = stack.turns(reach, who, true);
+            // A descriptor left readable instead would make the program call again and again, while the thread that has the lock
+            // may wait for this processor.
+            let received = if moved.missed { stack.attend(reach) } else { moved.received };
             event = event.or_else(|| self.0.pop());
-            if !moved.received {
-                again = moved.owes || moved.missed;
+            if !received {
+                again = moved.owes;
                 break;
             }
             if event.is_some() && turn >= FEW_TURNS {

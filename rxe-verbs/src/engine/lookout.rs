@@ -19,7 +19,12 @@
 //! two calls may wait ([`super::hold`]), and leave together in the turn that it takes when it is called.
 
 use super::{clock, promise::Promise, reach::ShardSet, shard::Shard, stack::Stack};
-use crate::sys::{lock, poll::AnyReadable, process::this_thread, socket::Event};
+use crate::sys::{
+    lock,
+    poll::{self, AnyReadable},
+    process::this_thread,
+    socket::Event,
+};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::{
     io,
@@ -123,22 +128,22 @@ impl Descriptor {
         self.looks_out.load(Ordering::Relaxed)
     }
 
-    /// Adds the sockets of those `shards` to the set that are not in it. Whether all are in it now.
-    fn watch<'a>(&self, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
-        let Some(set) = &self.set else { return false };
+    /// Adds the sockets of those `shards` to the set that are not in it.
+    ///
+    /// # Errors
+    /// The system's, if a socket cannot be added; [`Self::unwatch`] then takes out the others.
+    fn watch<'a>(&self, shards: impl Iterator<Item = &'a Arc<Shard>>) -> io::Result<()> {
+        let Some(set) = &self.set else { return Ok(()) };
         let mut watched = lock(&self.watched);
         for shard in shards {
             if watched.iter().any(|known| Arc::ptr_eq(known, shard)) {
                 continue;
             }
-            // Before its sockets are added: if one of them cannot be, `unwatch` takes out the others.
             watched.push(Arc::clone(shard));
-            if shard.each_socket(|fd| set.add(fd)).is_err() {
-                return false;
-            }
+            shard.each_socket(|fd| set.add(fd))?;
             shard.begin_lookout();
         }
-        true
+        Ok(())
     }
 
     /// Takes the sockets out of the set. Closing them does not suffice, because epoll keeps a socket while any duplicate of it is
@@ -309,17 +314,18 @@ impl Stack {
             return;
         }
         self.lookout.promise.given_by(this_thread());
-        if descriptor.watch(self.among(reach)) {
+        let Err(error) = descriptor.watch(self.among(reach)) else {
             descriptor.looks_out.store(true, Ordering::SeqCst);
             self.lookout.is_there.store(true, Ordering::SeqCst);
             *present = Arc::downgrade(descriptor);
-        } else {
-            // Its sockets cannot be watched: too many sets, or too deep. That would fail at each call.
-            descriptor.unwatch();
-            *present = Weak::new();
-            self.lookout.is_there.store(false, Ordering::SeqCst);
-            self.lookout.refused.store(true, Ordering::Relaxed);
-        }
+            return;
+        };
+        descriptor.unwatch();
+        *present = Weak::new();
+        self.lookout.is_there.store(false, Ordering::SeqCst);
+        // Other reasons, such as a lack of memory, pass.
+        self.lookout.refused.fetch_or(poll::is_impossible(&error), Ordering::Relaxed);
+        self.lookout.streak.store(0, Ordering::Relaxed);
     }
 
     /// A thread asks for an event that came by `descriptor`, and waits if there is none: it is readable for events alone again.

@@ -143,6 +143,12 @@ impl AnyReadable {
     }
 }
 
+/// Whether [`AnyReadable::add`] fails with this error each time: the descriptor is in too many sets (EINVAL), or the sets are too
+/// deep (ELOOP; `epoll_ctl(2)`).
+pub(crate) fn is_impossible(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ELOOP))
+}
+
 impl AsFd for AnyReadable {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.0.as_fd()
