@@ -5,7 +5,7 @@ use crate::{
     border::{INVALID, Owned, Result, given, object, quietly, value},
     c::{
         Pointer,
-        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx},
+        attr::{QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx},
         context::ContextPtr,
         value as v,
     },
@@ -66,7 +66,7 @@ pub(super) fn fail(id: &Id) {
     }
 }
 
-/// rdma_create_qp(3).
+/// rdma_create_qp(3). As with librdmacm, the attributes then name the queues that were used, also those that were made for the id.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rdma_create_qp(
     id: Option<&Id>,
@@ -75,7 +75,7 @@ pub(super) extern "C" fn rdma_create_qp(
 ) -> c_int {
     value(|| {
         let init = given(init)?;
-        init.cap = create(given(id)?, pd, *init, (None, None))?;
+        *init = create(given(id)?, pd, *init, (None, None))?;
         Ok(0)
     })
 }
@@ -87,19 +87,22 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
         let (id, init) = (given(id)?, given(init)?);
         let pd = init.pd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_PD != 0);
         let xrcd = init.xrcd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_XRCD != 0);
-        init.cap = create(id, pd, init.base(), (xrcd, qp::batch_of(init)?))?;
+        let made = create(id, pd, init.base(), (xrcd, qp::batch_of(init)?))?;
+        (init.send_cq, init.recv_cq, init.srq, init.cap) = (made.send_cq, made.recv_cq, made.srq, made.cap);
+        init.pd = object(&id.c.pd);
+        init.comp_mask |= v::QP_INIT_ATTR_PD;
         Ok(0)
     })
 }
 
-/// Makes the queue pair, and returns the sizes that it has. An XRC target is made in `xrcd`, else in the device's domain for ids.
-/// A queue pair of another type has the functions ibv_wr_* if there is a batch.
-pub(super) fn create(
+/// Makes the queue pair, and returns what it was made of with the sizes that it has. An XRC target is made in `xrcd`, else in the
+/// device's domain for ids. A queue pair of another type has the functions ibv_wr_* if there is a batch.
+pub(super) fn create<'a>(
     id: &Id,
     pd: Option<&Pd>,
-    init: QpInitAttr<'_>,
+    init: QpInitAttr<'a>,
     (xrcd, batch): (Option<&Xrcd>, Option<Batch>),
-) -> Result<QpCap> {
+) -> Result<QpInitAttr<'a>> {
     let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
     if context.is_null() || of(id).is_some() || !ptr::eq(context, Context::as_c(&raw const *pd.context)) {
@@ -126,7 +129,7 @@ pub(super) fn create(
         id.cm.qp_change(QpState::Init).map_err(Into::into).and_then(|change| apply(given(of(id))?, &change))
     };
     ready.inspect_err(|_| end(id))?;
-    Ok(init.cap)
+    Ok(init)
 }
 
 /// The XRC domain that the program gives, else that of ids.
@@ -139,7 +142,7 @@ fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
 
 /// Makes a completion queue with a channel for each side that has none, unless the program gives one. An XRC target
 /// has no completions itself, and an initiator receives nothing.
-fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
+fn with_queues<'a>(id: &Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
     let kind = kind_of(id);
     if init.send_cq.is_none() && kind != QpType::XrcTarget {
         own_queue(id, context, SEND, init.cap.max_send_wr)?;

@@ -63,6 +63,7 @@ static void make_extended(struct rdma_cm_id *id)
 		perror("rdma_create_qp_ex");
 		exit(2);
 	}
+	check("what it was made of is told", init.send_cq == id->send_cq && init.recv_cq == id->recv_cq && init.pd == id->pd);
 }
 
 static void send_one(struct rdma_cm_id *id)

@@ -248,6 +248,8 @@ static void pair_of_an_id(enum ibv_qp_type type)
 		note("a receive queue where it receives", id->recv_cq != NULL, type == IBV_QPT_RC);
 		rdma_destroy_qp(id);
 		note("none is left", id->send_cq == NULL && id->recv_cq == NULL, 1);
+		/* rdma_create_qp has put those of the id here, which are gone. */
+		init.send_cq = init.recv_cq = NULL;
 		note("no file is left", files(), before);
 	}
 	init.cap.max_send_wr = 1 << 30;
