@@ -392,10 +392,12 @@ extern "C" fn wr_set_sge_list(qp: &Qp, number: usize, list: List<work::Sge>) {
     });
 }
 
-/// ibv_wr_start: waits for a thread that is between start and complete.
+/// ibv_wr_start: waits for a thread that is between start and complete. Not in a forked child, where that thread does not exist.
 extern "C" fn wr_start(qp: &Qp) {
     quietly(|| {
-        if let Some(batch) = &qp.batch {
+        if let Some(batch) = &qp.batch
+            && qp.qp.context().check_owner().is_ok()
+        {
             batch.turns.begin();
         }
     });

@@ -1,4 +1,4 @@
-/* Forked children of a process whose threads are busy, and that has not acknowledged an event. A child destroys what its
+/* Forked children of a process whose threads are busy, and that has not acknowledged an event. A child posts a batch (in vain), destroys what its
  * parent had, and makes an id of its own, without waiting for locks or acknowledgements of threads that it does not have.
  * Prints what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
@@ -53,8 +53,25 @@ static void *makes_ids(void *arg)
 	return NULL;
 }
 
+/* A queue pair of which a thread of the parent is between ibv_wr_start and ibv_wr_complete. */
+static struct ibv_qp_ex *half_a_batch(void)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = shared.cq, .recv_cq = shared.cq, .qp_type = IBV_QPT_RC, .pd = shared.pd,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(shared.context, &init);
+
+	if (!qp)
+		exit(2);
+	ibv_wr_start(ibv_qp_to_qp_ex(qp));
+	return ibv_qp_to_qp_ex(qp);
+}
+
 int main(void)
 {
+	struct ibv_qp_ex *batch;
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct rdma_cm_event *event;
@@ -63,6 +80,7 @@ int main(void)
 	int status = 0;
 
 	shared = open_all();
+	batch = half_a_batch();
 	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) ||
 	    rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000) || rdma_get_cm_event(channel, &event))
 		return 2;
@@ -80,6 +98,10 @@ int main(void)
 			own = NULL;
 			if (rdma_create_id(rdma_create_event_channel(), &own, NULL, RDMA_PS_TCP) || !own)
 				_exit(3);
+			ibv_wr_start(batch);
+			ibv_wr_send(batch);
+			if (ibv_wr_complete(batch) == 0)
+				_exit(4);
 			ibv_destroy_qp(shared.qp);
 			ibv_dereg_mr(shared.mr);
 			ibv_destroy_srq(shared.srq);
