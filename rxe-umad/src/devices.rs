@@ -1,4 +1,5 @@
-//! The managed devices: ours, as `ibstat` shows them.
+//! The managed devices: ours, as `ibstat` shows them. The functions that look for them ask the system, so a thread is not cancelled in
+//! them.
 
 use crate::{
     border::{Array, Text, lend, lend_keys, look, refuse, take, take_keys},
@@ -9,6 +10,7 @@ use core::{
     mem::MaybeUninit,
     ptr,
 };
+use rxe_cancel::Shield;
 use rxe_fabric::mad::lid_of;
 use rxe_verbs::{Device, PortState, host::HostConfig};
 use std::{ffi::CString, net::IpAddr};
@@ -77,6 +79,7 @@ fn describe(device: &Device) -> Port {
 /// umad_get_cas_names(3). Returns as many names as fit.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_cas_names(names: Array<[c_char; NAME]>, max: c_int) -> c_int {
+    let _shield = Shield::new();
     let fits = |device: &Device| device.name().len() < NAME;
     let list: Vec<[c_char; NAME]> =
         devices().iter().filter(|device| fits(device)).map(|device| text(device.name())).collect();
@@ -88,6 +91,7 @@ extern "C" fn umad_get_cas_names(names: Array<[c_char; NAME]>, max: c_int) -> c_
 /// umad_get_ca_portguids(3): the GUIDs of port 0, which does not exist, and of port 1.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_ca_portguids(name: Text, guids: Array<u64>, max: c_int) -> c_int {
+    let _shield = Shield::new();
     let Some(device) = device(name.get()) else { return refuse(libc::ENODEV) };
     let list = [0, u64::from_ne_bytes(device.guid())];
     if guids.is_null() {
@@ -103,6 +107,7 @@ extern "C" fn umad_get_ca_portguids(name: Text, guids: Array<u64>, max: c_int) -
 /// umad_get_ca(3).
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_ca(name: Text, out: Option<&mut MaybeUninit<Ca>>) -> c_int {
+    let _shield = Shield::new();
     let Some(out) = out else { return refuse(libc::EINVAL) };
     let Some(device) = device(name.get()) else { return refuse(libc::ENODEV) };
     let guid = u64::from_ne_bytes(device.guid());
@@ -137,6 +142,7 @@ extern "C" fn umad_release_ca(ca: Option<&mut Ca>) -> c_int {
 /// umad_get_port(3). Port 0 means any port, and there is only one.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_port(name: Text, number: c_int, out: Option<&mut MaybeUninit<Port>>) -> c_int {
+    let _shield = Shield::new();
     let Some(out) = out else { return refuse(libc::EINVAL) };
     match device(name.get()) {
         Some(device) if matches!(number, 0 | 1) => {
@@ -165,6 +171,7 @@ extern "C" fn umad_get_issm_path(_name: Text, _port: c_int, _path: Array<c_char>
 /// umad_get_ca_device_list(3); null if there is none.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_ca_device_list() -> *mut DeviceNode {
+    let _shield = Shield::new();
     let names = devices().into_iter().rev().filter_map(|device| CString::new(device.name()).ok());
     let node = |next, name: CString| lend(DeviceNode { next, ca_name: name.into_raw() });
     names.fold(ptr::null_mut(), node)

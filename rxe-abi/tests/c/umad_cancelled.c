@@ -1,5 +1,5 @@
 /* Threads that are cancelled while they wait for management datagrams, as OpenSM does it: each ends where it waits, and the port serves
- * others afterwards. Prints what is wrong; exit code 1 then. */
+ * others afterwards. A thread that lists devices is not cancelled inside. Prints what is wrong; exit code 1 then. */
 #include <errno.h>
 #include <infiniband/umad.h>
 #include <pthread.h>
@@ -46,6 +46,41 @@ static int is_cancelled(const char *what, void *(*wait)(void *), void *umad)
 	return 0;
 }
 
+/* The functions that list devices read files, but are no cancellation points: they return, and the thread ends after that. */
+static void *lists(void *returned)
+{
+	char names[2][UMAD_CA_NAME_LEN];
+	struct umad_device_node *list;
+	umad_port_t one;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	umad_get_cas_names(names, 2);
+	if (umad_get_port(NULL, 1, &one) == 0)
+		umad_release_port(&one);
+	list = umad_get_ca_device_list();
+	umad_free_ca_device_list(list);
+	*(int *)returned = 1;
+	pthread_testcancel();
+	return NULL;
+}
+
+static int lists_devices(void)
+{
+	void *result = NULL;
+	pthread_t thread;
+	int returned = 0;
+
+	if (pthread_create(&thread, NULL, lists, &returned))
+		exit(2);
+	pthread_join(thread, &result);
+	if (returned && result == PTHREAD_CANCELED)
+		return 1;
+	printf("a cancelled thread that lists devices: %s\n", returned ? "not cancelled" : "did not come back");
+	return 0;
+}
+
 int main(void)
 {
 	int right, length = 256;
@@ -59,7 +94,7 @@ int main(void)
 		printf("umad_open_port: %d\n", port);
 		return 2;
 	}
-	right = is_cancelled("umad_recv", receives, umad) & is_cancelled("umad_poll", polls, umad);
+	right = is_cancelled("umad_recv", receives, umad) & is_cancelled("umad_poll", polls, umad) & lists_devices();
 	if (umad_recv(port, umad, &length, 1) != -ETIMEDOUT) {
 		printf("umad_recv afterwards: not ETIMEDOUT\n");
 		right = 0;
