@@ -208,6 +208,14 @@ fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
 }
 
+/// Connections by TCP keep what the program has set, and its ways to wait know rsockets.
+#[test]
+fn programs_that_know_nothing_of_rdma() {
+    let [rspreload, dropin] =
+        ["librspreload.so", THEIRS[1]].map(|name| library().with_file_name(name).display().to_string());
+    program_under(&format!("env LD_PRELOAD={rspreload}:{dropin}"), "preloaded", &[], "true");
+}
+
 #[test]
 fn frames_come_to_whose_flows_fit() {
     program_on_ours("raw", &[]);

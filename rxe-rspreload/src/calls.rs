@@ -2,7 +2,9 @@
 //! here: the calling conventions of supported hosts put it in the same place, and libc reads it only if it was given.
 
 use crate::{
-    choice, fork, rs,
+    choice, fork,
+    plain::{become_plain, own_address},
+    rs,
     table::{self, Entry},
 };
 use core::ffi::{c_int, c_ulong, c_void};
@@ -121,11 +123,25 @@ macro_rules! plain {
 }
 
 plain! {
-    bind = c"bind", rs::rbind, (address: *const sockaddr, len: socklen_t);
     getsockname = c"getsockname", rs::rgetsockname, (address: *mut sockaddr, len: *mut socklen_t);
     getpeername = c"getpeername", rs::rgetpeername, (address: *mut sockaddr, len: *mut socklen_t);
     setsockopt = c"setsockopt", rs::rsetsockopt, (level: c_int, name: c_int, value: *const c_void, len: socklen_t);
     getsockopt = c"getsockopt", rs::rgetsockopt, (level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t);
+}
+
+/// bind(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(rs) = table::rsocket(fd) else {
+        // SAFETY: as the program called us, here and below.
+        return unsafe { real_bind(fd, address, len) };
+    };
+    // SAFETY: see above.
+    let done = unsafe { rs::rbind(rs, address, len) };
+    if done == 0 {
+        table::note(fd, table::BOUND, true);
+    }
+    done
 }
 
 /// Makes a descriptor for an rsocket. If there is no free one, the rsocket is closed and the result is -1.
@@ -163,6 +179,22 @@ pub(crate) unsafe fn real_socket(domain: c_int, kind: c_int, protocol: c_int) ->
     real!(c"socket" as fn(c_int, c_int, c_int) -> c_int, domain, kind, protocol)
 }
 
+pub(crate) unsafe fn real_bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    real!(c"bind" as fn(c_int, *const sockaddr, socklen_t) -> c_int, fd, address, len)
+}
+
+pub(crate) fn real_setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> c_int {
+    let (value, len) = (value.as_ptr().cast(), value.len() as socklen_t);
+    real!(
+        c"setsockopt" as fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
+        fd,
+        level,
+        name,
+        value,
+        len
+    )
+}
+
 pub(crate) unsafe fn real_shutdown(fd: c_int, how: c_int) -> c_int {
     real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how)
 }
@@ -190,8 +222,14 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     }
     // SAFETY: see above.
     let rs = unsafe { rs::rsocket(domain, kind, protocol) };
-    // If an rsocket cannot be created, an ordinary socket is.
-    if rs < 0 { system() } else { show(rs) }
+    if rs < 0 {
+        // An rsocket cannot be created, an ordinary socket is.
+        return system();
+    }
+    let fd = show(rs);
+    table::note(fd, table::INHERITED, kind & libc::SOCK_CLOEXEC == 0);
+    table::note(fd, table::BOUND, false);
+    fd
 }
 
 /// listen(2).
@@ -255,42 +293,16 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t
             system()
         }
         Some(Entry::Rsocket(rs)) => {
+            let own = own_address(fd, rs);
             // SAFETY: as the program called us.
             let done = unsafe { rs::rconnect(rs, address, len) };
             let may_yet = [libc::EINPROGRESS, libc::EALREADY, libc::EINTR, libc::EISCONN, libc::EBADF];
-            if done == 0 || may_yet.contains(&errno()) || !become_plain(fd, rs) {
+            if done == 0 || may_yet.contains(&errno()) || !become_plain(fd, rs, own) {
                 return done;
             }
             system()
         }
     }
-}
-
-/// Turns a descriptor into an ordinary socket of the same kind.
-fn become_plain(fd: c_int, rs: c_int) -> bool {
-    let why = errno();
-    let ask = |name: c_int| {
-        let (mut value, mut len) = (0_i32, 4);
-        // SAFETY: room for an int.
-        unsafe { rs::rgetsockopt(rs, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
-        value
-    };
-    // SAFETY: numbers only, and descriptors of ours.
-    unsafe {
-        let plain = real_socket(ask(libc::SO_DOMAIN), ask(libc::SO_TYPE), 0);
-        if plain < 0 || real_dup2(plain, fd) != fd {
-            set_errno(why);
-            return false;
-        }
-        if rs::rfcntl(rs, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 {
-            real_fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK).into());
-        }
-        real_close(plain);
-        if table::clear(fd).is_some() {
-            rs::rclose(rs);
-        }
-    }
-    true
 }
 
 /// Removes the entry of a descriptor that is closed or replaced.
@@ -385,16 +397,25 @@ fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> 
         (Some(_), libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
         // SAFETY: numbers only.
         (Some(rs), libc::F_GETFL | libc::F_SETFL) => unsafe { rs::rfcntl(rs, command, argument) },
+        // It keeps the flag itself: an rsocket does not survive exec(2).
+        (Some(_), libc::F_SETFD) => {
+            table::note(fd, table::INHERITED, argument as c_int & libc::FD_CLOEXEC == 0);
+            0
+        }
         _ => system(),
     }
 }
 
-/// ioctl(2). FIONBIO and FIONREAD are supported for rsockets.
+/// ioctl(2). FIONBIO, FIONREAD, FIOCLEX and FIONCLEX are supported for rsockets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(rs) = table::rsocket(fd) else {
         return real!(c"ioctl" as fn(c_int, c_ulong, *mut c_void) -> c_int, fd, request, argument);
     };
+    if matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+        table::note(fd, table::INHERITED, request == libc::FIONCLEX);
+        return 0;
+    }
     let number = argument.cast::<c_int>();
     if number.is_null() {
         set_errno(libc::EFAULT);

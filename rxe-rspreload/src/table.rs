@@ -5,7 +5,7 @@
 
 use core::{
     ffi::c_int,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// Number of descriptors that can be rsockets.
@@ -18,6 +18,13 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static USERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 /// Sets of repoll, by the epoll descriptor that has rsockets, plus one.
 static SETS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+
+/// What the program has asked for a descriptor of an rsocket, in case that it becomes an ordinary socket.
+static NOTES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+/// It is to survive exec(2).
+pub(crate) const INHERITED: u8 = 1;
+/// It is bound to an address.
+pub(crate) const BOUND: u8 = 2;
 
 /// The kind of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +93,23 @@ pub(crate) fn clear(fd: c_int) -> Option<c_int> {
     let rs = had as u32 as c_int;
     let users = USERS.get(usize::try_from(rs).ok()?)?;
     (users.fetch_sub(1, Ordering::AcqRel) == 1).then_some(rs)
+}
+
+/// Notes, or no longer notes, that the program has asked for something.
+pub(crate) fn note(fd: c_int, what: u8, holds: bool) {
+    if let Some(notes) = usize::try_from(fd).ok().and_then(|fd| NOTES.get(fd)) {
+        if holds {
+            notes.fetch_or(what, Ordering::Relaxed)
+        } else {
+            notes.fetch_and(!what, Ordering::Relaxed)
+        };
+    }
+}
+
+/// Whether it has been noted.
+pub(crate) fn is_noted(fd: c_int, what: u8) -> bool {
+    let notes = usize::try_from(fd).ok().and_then(|fd| NOTES.get(fd));
+    notes.is_some_and(|notes| notes.load(Ordering::Relaxed) & what != 0)
 }
 
 /// All descriptors that may be rsockets.

@@ -120,6 +120,19 @@ unsafe extern "C" fn ppoll(
     unsafe { masked(mask, || poll(fds, count, timeout)) }
 }
 
+/// ppoll(2) of programs that were compiled with buffer checks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+    _room: usize,
+) -> c_int {
+    // SAFETY: as the program called us.
+    unsafe { ppoll(fds, count, time, mask) }
+}
+
 /// A set of select(2); null is an empty set.
 unsafe fn words<'a>(set: *mut libc::fd_set) -> Option<&'a mut [u64; WORDS]> {
     // SAFETY: the program promises a set.
@@ -327,6 +340,34 @@ unsafe extern "C" fn epoll_pwait(
             mask
         );
     }
+    // SAFETY: as the program called us.
+    unsafe { masked(mask, || epoll_wait(epoll, events, most, timeout)) }
+}
+
+/// epoll_pwait2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if table::poll_set(epoll).is_none() {
+        type Events = *mut epoll_event;
+        type Time = *const timespec;
+        type Mask = *const sigset_t;
+        return real!(
+            c"epoll_pwait2" as fn(c_int, Events, c_int, Time, Mask) -> c_int,
+            epoll,
+            events,
+            most,
+            time,
+            mask
+        );
+    }
+    // SAFETY: a time or null.
+    let timeout = milliseconds(unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec)));
     // SAFETY: as the program called us.
     unsafe { masked(mask, || epoll_wait(epoll, events, most, timeout)) }
 }
