@@ -110,7 +110,7 @@ impl Region {
         if len == 0 {
             return Ok(0);
         }
-        let base = self.admit(asker, key, need)?;
+        let base = self.check(asker, key, need)?;
         let range = AccessError::Range { addr, len };
         let offset = addr.checked_sub(self.addr).ok_or(range)?;
         if len > self.len || offset > self.len - len {
@@ -136,11 +136,11 @@ impl Region {
     /// # Errors
     /// [`AccessError`] says which rule it breaks.
     pub fn grant_whole(&self, asker: Asker, key: Key, need: Access) -> Result<(u64, u64), AccessError> {
-        Ok((self.admit(asker, key, need)?, self.len))
+        Ok((self.check(asker, key, need)?, self.len))
     }
 
     /// Checks key, domain and rights. Returns the offset at which the region starts in the bytes behind it.
-    fn admit(&self, asker: Asker, key: Key, need: Access) -> Result<u64, AccessError> {
+    fn check(&self, asker: Asker, key: Key, need: Access) -> Result<u64, AccessError> {
         if key != self.key {
             return Err(AccessError::UnknownKey(key));
         }

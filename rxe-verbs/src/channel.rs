@@ -64,7 +64,7 @@ struct Waiting {
 impl Waiting {
     /// Makes the descriptor readable or unreadable, as the state demands. `news`: there is a new event, so a program that waits for
     /// edges (EPOLLET) must be woken, too.
-    fn settle(&self, descriptor: &Descriptor, news: bool) {
+    fn show(&self, descriptor: &Descriptor, news: bool) {
         if !self.interrupted && self.events.is_empty() {
             descriptor.clear();
         } else if self.interrupted || self.lookers == 0 {
@@ -85,7 +85,7 @@ impl Channel {
         if waiting.is_asked {
             self.stack.lookout.events_wait(1);
         }
-        waiting.settle(&self.descriptor, true);
+        waiting.show(&self.descriptor, true);
     }
 
     /// Forgets the events of a queue that goes away.
@@ -96,7 +96,7 @@ impl Channel {
         if waiting.is_asked {
             self.stack.lookout.events_gone(before - waiting.events.len());
         }
-        waiting.settle(&self.descriptor, false);
+        waiting.show(&self.descriptor, false);
     }
 
     /// A shard has queue pairs that use one of its queues.
@@ -138,7 +138,7 @@ impl Channel {
                 break Some(cq);
             }
         };
-        waiting.settle(&self.descriptor, false);
+        waiting.show(&self.descriptor, false);
         drop(waiting);
         cq.inspect(Cq::count_event)
     }
@@ -147,7 +147,7 @@ impl Channel {
     fn take_interrupt(&self) -> bool {
         let mut waiting = self.lock();
         let interrupted = core::mem::take(&mut waiting.interrupted);
-        waiting.settle(&self.descriptor, false);
+        waiting.show(&self.descriptor, false);
         interrupted
     }
 
@@ -179,7 +179,7 @@ impl Drop for Looker<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.lookers -= 1;
-        waiting.settle(&self.0.descriptor, false);
+        waiting.show(&self.0.descriptor, false);
     }
 }
 
@@ -224,7 +224,7 @@ impl CompChannel {
         }
         let mut waiting = self.0.lock();
         waiting.interrupted = true;
-        waiting.settle(&self.0.descriptor, false);
+        waiting.show(&self.0.descriptor, false);
     }
 
     /// An event that is there, without looking for packets; for a thread that waits if there is none.

@@ -313,13 +313,13 @@ impl Cq {
             return Ok(count);
         }
         if count > 0 {
-            self.0.stack.release(ring.reach());
+            self.0.stack.send_held(ring.reach());
             return Ok(count);
         }
         let (stack, reach) = (&self.0.stack, ring.reach());
         // A program that polls once more after arming is about to sleep. The thread that listens then receives what arrives.
         if ring.just_armed.swap(false, Ordering::Relaxed) {
-            stack.settle(reach);
+            stack.send_before_sleep(reach);
             return self.take(out);
         }
         stack.progress(reach, !ring.is_armed.load(Ordering::Relaxed));

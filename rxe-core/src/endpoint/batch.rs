@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether a packet of `len` bytes over `path` may be added.
-    pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
+    pub(super) fn has_room_for(&self, path: &Path, len: usize) -> bool {
         let fits = |(head, _): &(Way, Sealer)| {
             !self.closed && head.path == *path && len <= self.segment && self.count < head.max_segments
         };

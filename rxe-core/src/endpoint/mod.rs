@@ -311,7 +311,7 @@ impl Endpoint {
                 self.shared.hosts.of(path.dst).quirks.flush_unanswered(sent);
             }
             self.shared.make_ready(qp);
-            self.shared.settle(qp.peer);
+            self.shared.offer_room(qp.peer);
         }
         self.shared.watch(qp);
     }
@@ -443,7 +443,7 @@ impl Shared {
     fn settle_failure(&mut self, qp: &mut QueuePair) {
         if qp.common.state() == QpState::Error {
             self.unwait(qp);
-            self.settle(qp.peer);
+            self.offer_room(qp.peer);
         }
     }
 }

@@ -131,7 +131,7 @@ impl Endpoint {
         if qp.must_answer() {
             self.shared.make_answering(qp);
         }
-        self.shared.settle(qp.peer);
+        self.shared.offer_room(qp.peer);
         self.shared.watch(qp);
         Ok(())
     }
@@ -365,9 +365,9 @@ impl Shared {
         if peer.window.users == 0 {
             let peer = self.peers.remove(index);
             self.peer_index.remove(&peer.key);
-            self.settle(None);
+            self.offer_room(None);
         } else {
-            self.settle(Some(index));
+            self.offer_room(Some(index));
         }
     }
 }

@@ -165,7 +165,7 @@ impl Shared {
         verdict.is_whole()
     }
 
-    /// Hands a whole packet of `len` bytes (BTH to ICRC) to a queue pair, if the queue pair admits it.
+    /// Hands a whole packet of `len` bytes (BTH to ICRC) to a queue pair, if the queue pair accepts it.
     fn deliver(
         &mut self,
         now: Instant,
@@ -175,7 +175,7 @@ impl Shared {
         len: usize,
         memory: &dyn Memory,
     ) {
-        if !qp.admits(packet, &origin.route, &self.pkeys) {
+        if !qp.accepts(packet, &origin.route, &self.pkeys) {
             self.stats.dropped_by_qp += 1;
             return;
         }
@@ -199,7 +199,7 @@ impl Shared {
         self.settle_failure(qp);
         if !packet.info.is_request() {
             qp.tell_pacer(now);
-            self.settle(qp.peer);
+            self.offer_room(qp.peer);
         }
         self.watch(qp);
         if origin.marked() && packet.info.class != Class::Acknowledge {

@@ -400,7 +400,7 @@ impl Shared {
             };
         }
         grant.ask |= asks;
-        if !batch.admits(&way.path, len) {
+        if !batch.has_room_for(&way.path, len) {
             return Carried::Full;
         }
         let mut ctx = self.lend(qp.peer, call.now, call.memory);

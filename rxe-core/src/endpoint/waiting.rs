@@ -41,7 +41,7 @@ impl Shared {
     /// queue pair was put back as the `first`.
     pub(super) fn pass_turn(&mut self, qpn: Qpn, first: bool) {
         if self.reads.turn.take_if(|turn| *turn == qpn).is_some() && !first {
-            self.settle(None);
+            self.offer_room(None);
         }
     }
 
@@ -64,7 +64,7 @@ impl Shared {
 
     /// Lets queue pairs that wait have their turn if there is room, in the window of `peer` or for READ responses. Called when room may
     /// have become free.
-    pub(super) fn settle(&mut self, peer: Option<usize>) {
+    pub(super) fn offer_room(&mut self, peer: Option<usize>) {
         if let Some(index) = peer
             && let Some(peer) = self.peers.get(index)
             && peer.is_awaited()
@@ -196,7 +196,7 @@ impl Endpoint {
             shared.reads.exceed();
             next = Some(now);
         }
-        shared.settle(None);
+        shared.offer_room(None);
         if let Some(next) = next {
             shared.watch_readers(next);
         }
@@ -240,11 +240,11 @@ mod tests {
 
         let holder = qps.iter_mut().find(|qp| qp.holding.responses() > 0).unwrap();
         holder.lapse(&mut shared.reads);
-        shared.settle(None);
+        shared.offer_room(None);
         call_reader(qps, shared);
         assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
         // The one that was made ready has not asked yet, so it still has its turn.
-        shared.settle(None);
+        shared.offer_room(None);
         call_reader(qps, shared);
         assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
 

@@ -133,10 +133,10 @@ impl QueuePair {
         }
     }
 
-    /// Whether a packet may reach the halves of the service. If not, counts the reason. Queue pair 1 admits the partitions of all `tables`,
-    /// because every device of the process uses it. It also admits limited members where it is one itself, so that the connection manager
+    /// Whether a packet may reach the halves of the service. If not, counts the reason. Queue pair 1 accepts the partitions of all `tables`,
+    /// because every device of the process uses it. It also accepts limited members where it is one itself, so that the connection manager
     /// can tell them why it refuses them.
-    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Route, tables: &[Vec<Pkey>]) -> bool {
+    pub(crate) fn accepts(&mut self, packet: &Packet<'_>, from: &Route, tables: &[Vec<Pkey>]) -> bool {
         let common = &mut self.common;
         let service = match common.config.qp_type {
             QpType::Rc => Service::Rc,
@@ -152,7 +152,7 @@ impl QueuePair {
         let pkey = packet.bth.pkey;
         let in_tables = || tables.iter().flatten().any(|own| own.partition() == pkey.partition());
         let serves_all = common.config.qp_type == QpType::Gsi && pkey.partition() != 0;
-        let admitted = pkey.matches(common.pkey) || serves_all && in_tables();
+        let member = pkey.matches(common.pkey) || serves_all && in_tables();
         let stats = &mut common.stats;
         let wrong_way = match common.config.qp_type {
             QpType::XrcInitiator => packet.info.is_request(),
@@ -166,7 +166,7 @@ impl QueuePair {
         } else if let Some(path) = self.path.as_ref().filter(|path| !path.leads_to(from)) {
             let addresses = (path.src, path.dst) != (from.dst, from.src);
             if addresses { &mut stats.dropped_address } else { &mut stats.dropped_gid_type }
-        } else if !admitted {
+        } else if !member {
             &mut stats.dropped_pkey
         } else {
             stats.packets_received += 1;
@@ -176,7 +176,7 @@ impl QueuePair {
         false
     }
 
-    /// Processes a packet that [`Self::admits`] accepted and whose ICRC is right. `grh`: the area in front of a datagram.
+    /// Processes a packet that [`Self::accepts`] accepted and whose ICRC is right. `grh`: the area in front of a datagram.
     pub(crate) fn handle(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, grh: &[u8; GRH_LEN]) {
         if packet.info.is_request() {
             self.common.stats.bytes_received += packet.payload.len() as u64;

@@ -153,7 +153,7 @@ impl IdentTracker {
         let expected = self.last.map_or(0, |(last, _)| last.wrapping_add(u16::from(!self.still)));
         let computed = route.compute(expected, DONT_FRAGMENT, body);
         if computed == received && !is_flush(body) {
-            return self.admit(now, expected, expected);
+            return self.judge_ident(now, expected, expected);
         }
         // Behind the ID and flags are the rest of the IP header, the UDP header and the packet.
         let behind = IPV4_LEN - 8 + UDP_LEN + body.len();
@@ -165,7 +165,7 @@ impl IdentTracker {
             (FlushIcrc::Standard, standard)
         };
         if let Some([high, low, 0, 0]) = found {
-            let verdict = self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
+            let verdict = self.judge_ident(now, expected, expected ^ u16::from_be_bytes([high, low]));
             if is_flush(body) && verdict.is_whole() {
                 self.flush = Some(form);
             }
@@ -180,7 +180,7 @@ impl IdentTracker {
     }
 
     /// Decides whether a packet with this ID is accepted, and records the ID.
-    fn admit(&mut self, now: Instant, expected: u16, ident: u16) -> Verdict {
+    fn judge_ident(&mut self, now: Instant, expected: u16, ident: u16) -> Verdict {
         let Some((last, at)) = self.last else {
             return self.take(now, ident, Verdict::Adopted { ident });
         };

@@ -64,7 +64,7 @@ impl Hold {
     /// Whether messages posted at `now` may wait too; `more` is their number and bytes. Packets were last looked for at `looked`.
     /// That is `None` if no answers are expected; a message posted after an arrival then begins no row. If the result is false,
     /// all messages leave.
-    pub(super) fn admits(&mut self, now: Instant, looked: Option<Instant>, more: (u32, u64)) -> bool {
+    pub(super) fn may_wait(&mut self, now: Instant, looked: Option<Instant>, more: (u32, u64)) -> bool {
         let count = self.count.saturating_add(more.0);
         let answers = core::mem::take(&mut self.heard) && looked.is_none();
         let goes_on = !answers && now.since(self.posted) <= ROW.0;
@@ -85,11 +85,11 @@ impl Hold {
         self.heard = true;
     }
 
-    /// As [`Self::admits`], for an application that can be called. `under_way` are the bytes on their way to the messages'
+    /// As [`Self::may_wait`], for an application that can be called. `under_way` are the bytes on their way to the messages'
     /// destination. Messages wait while all that wait are no more than `under_way`. So an idle peer gets its message at once.
     /// A peer at work gets the next ones together, in batches that grow with its work. (valkey, 50 clients: with this, and
     /// acknowledgements that travel with answers, both sides together send 0.6 times for a request, before 1.3 times.)
-    pub(super) fn admits_until_called(&self, now: Instant, more: (u32, u64), under_way: u64) -> bool {
+    pub(super) fn may_wait_for_call(&self, now: Instant, more: (u32, u64), under_way: u64) -> bool {
         let (count, bytes) = (self.count.saturating_add(more.0), self.bytes.saturating_add(more.1));
         let is_soon = self.count == 0 || now.since(self.oldest) <= LONGEST;
         is_soon && count <= MOST.0 && bytes < MOST.1 && bytes + u64::from(count) * MESSAGE_COST <= under_way
@@ -138,7 +138,7 @@ mod tests {
             if number % heard == 0 {
                 hold.hear();
             }
-            if !hold.is_off() && hold.admits(now, looked, (1, 64)) {
+            if !hold.is_off() && hold.may_wait(now, looked, (1, 64)) {
                 hold.add(now, (1, 64));
             } else {
                 hold.clear();
@@ -187,7 +187,7 @@ mod tests {
         let mut held = Vec::new();
         for _ in 0..8 {
             now += Duration::from_micros(4);
-            held.push(hold.admits(now, Some(looked), (1, 64)));
+            held.push(hold.may_wait(now, Some(looked), (1, 64)));
         }
         assert_eq!(held, [false, false, false, false, false, true, true, true]);
     }
@@ -200,7 +200,7 @@ mod tests {
         for _ in 0..count {
             now += Duration::from_micros(1);
             waiting += 1;
-            if hold.admits_until_called(now, (1, 64), under_way) {
+            if hold.may_wait_for_call(now, (1, 64), under_way) {
                 hold.add(now, (1, 64));
             } else {
                 hold.clear();
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(batches_until_called(200, 100 * 128), [52, 52, 52]);
         let hold = Hold::default();
         let now = Instant::from_nanos(1_000_000);
-        assert!(!hold.admits_until_called(now, (1, MOST.1), u64::MAX), "four batches");
-        assert!(!hold.admits_until_called(now, (MOST.0 + 1, 64), u64::MAX), "more than may wait");
+        assert!(!hold.may_wait_for_call(now, (1, MOST.1), u64::MAX), "four batches");
+        assert!(!hold.may_wait_for_call(now, (MOST.0 + 1, 64), u64::MAX), "more than may wait");
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
 
     /// A message is posted at `now`, and leaves `late` after that: how many are then sent at once.
     fn left_after(hold: &mut Hold, now: Instant, late: Duration, called: bool) -> u32 {
-        assert!(!hold.is_off() && hold.admits(now, Some(now), (1, 64)));
+        assert!(!hold.is_off() && hold.may_wait(now, Some(now), (1, 64)));
         hold.add(now, (1, 64));
         hold.leave(now + late, called);
         assert_eq!(hold.count, 0, "they have left");

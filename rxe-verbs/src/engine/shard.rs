@@ -185,7 +185,7 @@ impl Shard {
     }
 
     /// Sends messages that wait. If another thread is in a turn, that turn sends them.
-    pub(crate) fn release(&self) {
+    pub(crate) fn send_held(&self) {
         if self.holds()
             && let Some(mut guard) = self.state.try_lock()
         {
@@ -253,7 +253,7 @@ impl Shard {
     /// waited for its next call, unless another thread is in a turn. It receives nothing: the thread that listens does so.
     /// If the shard has a lookout, acknowledgements owed by several queue pairs wait for the program's answers. The
     /// lookout is then made readable, so that the program's next turn sends those that no answer has taken along.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn send_before_sleep(&self) {
         if self.check().is_err() {
             return;
         }

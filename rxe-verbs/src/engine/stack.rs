@@ -394,13 +394,13 @@ impl Stack {
 
     /// For a thread that has armed its queue and found it empty: messages that waited for its next call leave. They stay if the thread has
     /// events of other channels to take, because it will call again after that.
-    pub(crate) fn settle(&self, set: ShardSet) {
-        self.send_unless_back_soon(set, Shard::settle);
+    pub(crate) fn send_before_sleep(&self, set: ShardSet) {
+        self.send_unless_back_soon(set, Shard::send_before_sleep);
     }
 
-    /// For a call that found completions without a turn: messages that waited for it leave, with the exception of [`Self::settle`].
-    pub(crate) fn release(&self, set: ShardSet) {
-        self.send_unless_back_soon(set, Shard::release);
+    /// For a call that found completions without a turn: messages that waited for it leave, with the exception of [`Self::send_before_sleep`].
+    pub(crate) fn send_held(&self, set: ShardSet) {
+        self.send_unless_back_soon(set, Shard::send_held);
     }
 
     fn send_unless_back_soon(&self, set: ShardSet, send: fn(&Shard)) {

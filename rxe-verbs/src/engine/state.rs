@@ -198,9 +198,11 @@ impl State {
             return false;
         }
         match next {
-            Next::Guessed if self.endpoint.has_unanswered(qpn) => self.hold.admits(now, Some(self.now), more),
-            Next::Guessed => self.endpoint.is_never_answered(qpn) && self.hold.admits(now, None, more),
-            Next::Called => self.hold.admits_until_called(now, more, self.endpoint.under_way(qpn)),
+            Next::Guessed if self.endpoint.has_unanswered(qpn) => {
+                self.hold.may_wait(now, Some(self.now), more)
+            }
+            Next::Guessed => self.endpoint.is_never_answered(qpn) && self.hold.may_wait(now, None, more),
+            Next::Called => self.hold.may_wait_for_call(now, more, self.endpoint.under_way(qpn)),
         }
     }
 

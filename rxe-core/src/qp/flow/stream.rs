@@ -55,13 +55,13 @@ pub trait Streams: Debug + Send + Sync {
 
 /// An endpoint's place in a stream.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct StreamShare {
     stream: Arc<Stream>,
     /// Below [`Stream::MOST`].
     index: usize,
 }
 
-impl Sender {
+impl StreamShare {
     pub(super) fn new(stream: Arc<Stream>, index: u8) -> Self {
         Self { stream, index: usize::from(index) % Stream::MOST }
     }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn who_has_nothing_under_way_is_not_counted() {
         let stream = Arc::new(Stream::new(200 * 1024));
-        let [first, second] = [0, 15].map(|index| Sender::new(Arc::clone(&stream), index));
+        let [first, second] = [0, 15].map(|index| StreamShare::new(Arc::clone(&stream), index));
         assert_eq!((first.count(), first.part()), (1, 200 * 1024));
         assert_eq!(first.sent(100), 100);
         assert_eq!((first.count(), second.count()), (1, 2));

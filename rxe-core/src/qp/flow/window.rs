@@ -4,7 +4,7 @@ use super::{
     Holding, PATIENCE, RESERVE, common,
     limit::Limit,
     share,
-    stream::{Sender, Stream},
+    stream::{Stream, StreamShare},
     turn,
 };
 use crate::{
@@ -25,7 +25,7 @@ use alloc::sync::Arc;
 pub(crate) struct Window {
     pub(super) limit: Limit,
     /// The endpoint's place in the stream of all endpoints, if there may be several.
-    sender: Option<Sender>,
+    share: Option<StreamShare>,
     /// Bytes ever sent.
     sent: u64,
     /// Nothing before this position is under way.
@@ -52,7 +52,7 @@ impl Window {
     pub(crate) fn new(start: u32, max: u32) -> Self {
         Self {
             limit: Limit::new(start, max),
-            sender: None,
+            share: None,
             sent: 0,
             left: 0,
             asked: 0,
@@ -64,18 +64,18 @@ impl Window {
 
     /// The same for one of several endpoints, the one with that `index`.
     pub(crate) fn shared(self, stream: Arc<Stream>, index: u8) -> Self {
-        Self { sender: Some(Sender::new(stream, index)), ..self }
+        Self { share: Some(StreamShare::new(stream, index)), ..self }
     }
 
     /// Bytes that this endpoint may have under way.
     fn size(&self) -> u32 {
         let size = self.limit.size;
-        self.sender.as_ref().map_or(size, |sender| size.min(sender.part()))
+        self.share.as_ref().map_or(size, |share| size.min(share.part()))
     }
 
     /// Whether all endpoints together have left no room for `more` bytes.
     fn is_taken(&self, more: u32) -> bool {
-        self.sender.as_ref().is_some_and(|sender| sender.is_taken(more))
+        self.share.as_ref().is_some_and(|share| share.is_taken(more))
     }
 
     /// Bytes that this endpoint has under way.
@@ -162,7 +162,7 @@ impl Window {
         if asked {
             self.asked = self.sent;
         }
-        Position { own: self.sent, all: self.sender.as_ref().map_or(0, |sender| sender.sent(bytes)) }
+        Position { own: self.sent, all: self.share.as_ref().map_or(0, |share| share.sent(bytes)) }
     }
 
     /// An acknowledgement proves that everything before `position` has arrived. The window grows.
@@ -176,8 +176,8 @@ impl Window {
 
     /// Nothing before `position` is waited for any more. Returns how many bytes of this endpoint that are.
     pub(super) fn gone(&mut self, position: Position) -> u64 {
-        if let Some(sender) = &self.sender {
-            sender.left(position.all);
+        if let Some(share) = &self.share {
+            share.left(position.all);
         }
         let bytes = position.own.saturating_sub(self.left);
         self.left += bytes;

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     /// A positive acknowledgement. Unless it is `urgent` it may wait for other packets to share a batch with.
     Ack { urgent: bool },
     /// The rest of a READ response.
-    Read(Stream),
+    Read(ReadRest),
     /// The original value of CmpSwap or FetchAdd.
     Atomic(u64),
     /// ATOMIC WRITE was done.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 
 /// The rest of a READ response.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
+pub(super) struct ReadRest {
     /// Address of the next byte.
     pub addr: u64,
     pub rkey: Key,
@@ -56,7 +56,7 @@ pub(super) struct Stream {
     pub started: bool,
 }
 
-impl Stream {
+impl ReadRest {
     /// The whole response to a READ.
     pub(super) const fn new(Reth { addr, rkey, len }: Reth, pd: PdId) -> Self {
         Self { addr, rkey, pd, left: len, started: false }

@@ -2,7 +2,7 @@
 //! 9.7.6-9.7.7). Answers complete requests in order. An answer implies all answers before it, except those with data. Missing
 //! data counts as a loss.
 
-use super::{requester::Requester, retry::Due};
+use super::{requester::Requester, retry::Expired};
 use crate::{
     memory::AccessError,
     num::Psn,
@@ -59,7 +59,7 @@ impl Requester {
             && let Syndrome::Ack(code) = packet.ext.aeth.syndrome
             && (psn.next() == self.una || psn.since(self.una) < self.next.since(self.una))
         {
-            self.limit.learn(packet.ext.aeth.msn, code);
+            self.credits.learn(packet.ext.aeth.msn, code);
         }
         if psn.since(self.una) >= self.next.since(self.una) {
             scene.qp.stats.responses_ignored += 1;
@@ -265,8 +265,8 @@ impl Requester {
         if self.retry.end_wait(now) {
             return Ok(());
         }
-        let due = self.retry.take_due(now);
-        if due == Due::Nothing {
+        let expired = self.retry.take_expired(now);
+        if expired == Expired::Nothing {
             return Ok(());
         }
         if !self.has_outstanding() {
@@ -274,7 +274,7 @@ impl Requester {
             return Ok(());
         }
         let oldest = scene.sq.ring.front();
-        if due == Due::Probe {
+        if expired == Expired::Probe {
             // A FLUSH may take long at the peer, and so may an ATOMIC WRITE behind it. And if the oldest request is just about to
             // be sent again, the peer had no chance to answer.
             if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {

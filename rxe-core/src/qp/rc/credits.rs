@@ -28,14 +28,14 @@ pub(super) fn syndrome(qp: &QpCommon, holds_receive: bool) -> Syndrome {
 /// How many messages the requester may start, by the peer's credits (IBTA vol. 1, 9.7.7.2.5). Before the first acknowledgement
 /// nothing is known. Until then there is no limit, because applications usually post receives beforehand.
 #[derive(Debug, Default)]
-pub(super) struct Limit {
+pub(super) struct Credits {
     /// Messages started. It is the peer's MSN after these are completed.
     started: Msn,
     /// The last message for which a receive is promised. `None` if the peer gives no credits.
     last: Option<Msn>,
 }
 
-impl Limit {
+impl Credits {
     /// Half the number space of MSNs: an MSN this far ahead or more counts as behind.
     const HALF: u32 = 1 << 23;
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn one_message_beyond_the_promised_ones() {
-        let mut limit = Limit::default();
+        let mut limit = Credits::default();
         (0..5).for_each(|_| limit.start(true));
         assert!(limit.allows(), "nothing is known yet");
         limit.learn(Msn::new(5), 2);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_circle_of_msns() {
-        let mut limit = Limit { started: Msn::new(0xff_ffff), last: None };
+        let mut limit = Credits { started: Msn::new(0xff_ffff), last: None };
         limit.learn(Msn::new(0xff_ffff), 1);
         for _ in 0..2 {
             assert!(limit.allows());

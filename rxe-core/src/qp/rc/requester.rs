@@ -4,7 +4,7 @@
 //! The PSNs `una..next` are unanswered. `cur`, the cursor, is the PSN to be sent next; it is before `next` while packets are sent
 //! again. The front request of the queue contains `una`, and the request at `cur_wqe` contains `cur`.
 
-use super::{completer::Failure, credits::Limit, retry::Retry};
+use super::{completer::Failure, credits::Credits, retry::Retry};
 use crate::{
     num::Psn,
     qp::{
@@ -52,7 +52,7 @@ pub(crate) struct Requester {
     pub(super) read_ends: VecDeque<Psn>,
     pub retry: Retry,
     /// The receives that the peer has promised (end-to-end credits).
-    pub(super) limit: Limit,
+    pub(super) credits: Credits,
     /// Why the request at `cur_wqe` cannot be sent. It fails when all requests before it are done.
     pub(super) broken: Option<Failure>,
 }
@@ -98,7 +98,7 @@ impl Requester {
                 return Plan::Nothing;
             }
             // If nothing is under way one message is always sent, because otherwise no answer would report further receives.
-            if wqe.takes_receive() && self.has_outstanding() && !self.limit.allows() {
+            if wqe.takes_receive() && self.has_outstanding() && !self.credits.allows() {
                 return Plan::Nothing;
             }
         }
@@ -223,7 +223,7 @@ impl Requester {
         let again = self.cur != self.next;
         // Each part of a WRITE, and each READ request into which one READ is cut, is a message for the peer.
         if fresh || (is_read || draft.part) && !again {
-            self.limit.start(wqe.takes_receive());
+            self.credits.start(wqe.takes_receive());
         }
         self.started += usize::from(fresh);
         if wqe.is_read_or_atomic() {

@@ -9,7 +9,7 @@ use super::{
         inbound::Inbound,
         sq::MAX_MESSAGE,
     },
-    answers::{Answers, Kind, Pending, Stream},
+    answers::{Answers, Kind, Pending, ReadRest},
     credits,
     replay::{Entry, Outcome, Replay, read_psns},
 };
@@ -184,7 +184,7 @@ impl Responder {
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
     ) -> Result<Option<u32>, Violation> {
-        self.admit(qp)?;
+        self.check_resources(qp)?;
         let reth = packet.ext.reth;
         if u64::from(reth.len) > MAX_MESSAGE {
             return Err(Violation::Length);
@@ -196,7 +196,7 @@ impl Responder {
                 .map_err(Violation::Access)?;
         }
         let psns = read_psns(reth.len, qp.mtu());
-        let stream = Stream::new(reth, qp.asker().pd);
+        let stream = ReadRest::new(reth, qp.asker().pd);
         self.reply(qp, packet, psns, Outcome::Read(reth), Kind::Read(stream));
         Ok(Some(psns))
     }
@@ -207,7 +207,7 @@ impl Responder {
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
     ) -> Result<(), Violation> {
-        self.admit(qp)?;
+        self.check_resources(qp)?;
         let (asker, atomic, class) = (qp.asker(), packet.ext.atomic, packet.info.class);
         check_word(ctx, asker, (atomic.rkey, atomic.addr), Access::REMOTE_ATOMIC)?;
         let original = if class == Class::CompareSwap {
@@ -226,7 +226,7 @@ impl Responder {
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
     ) -> Result<(), Violation> {
-        self.admit(qp)?;
+        self.check_resources(qp)?;
         let (asker, reth) = (qp.asker(), packet.ext.reth);
         let value = <[u8; 8]>::try_from(packet.payload).map_err(|_| Violation::Length)?;
         if reth.len != 8 {
@@ -259,7 +259,7 @@ impl Responder {
     }
 
     /// Checks that one more READ or atomic is within the agreed number.
-    fn admit(&self, qp: &QpCommon) -> Result<(), Violation> {
+    fn check_resources(&self, qp: &QpCommon) -> Result<(), Violation> {
         if self.answers.outstanding().others < resources(qp) { Ok(()) } else { Err(Violation::TooManyReads) }
     }
 
@@ -284,7 +284,7 @@ impl Responder {
             Class::ReadRequest => {
                 let reth = packet.ext.reth;
                 let pd = named.map_or(qp.config.pd, |named| named.pd);
-                self.replay.covers_read(psn, &reth, qp.mtu()).then(|| Kind::Read(Stream::new(reth, pd)))
+                self.replay.covers_read(psn, &reth, qp.mtu()).then(|| Kind::Read(ReadRest::new(reth, pd)))
             }
             Class::CompareSwap | Class::FetchAdd => self.replay.atomic(psn, class).map(Kind::Atomic),
             Class::AtomicWrite => self.replay.is_done(psn, class).then_some(Kind::Written),
@@ -367,7 +367,7 @@ impl Responder {
         qp: &mut QpCommon,
         ctx: &mut Ctx<'_>,
         answer: &Pending,
-        stream: Stream,
+        stream: ReadRest,
         error: AccessError,
     ) {
         let violation = Violation::Access(error);

@@ -79,9 +79,9 @@ impl RoundTrip {
     }
 }
 
-/// Which timer is due.
+/// Which timer has run out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Due {
+pub(super) enum Expired {
     /// None.
     Nothing,
     /// A probe: nothing was answered for longer than usual. The last packet may be lost, or one that was sent again; no NAK
@@ -246,21 +246,21 @@ impl Retry {
         self.rnr_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// The timer that is due now. A probe is returned once.
-    pub(super) fn take_due(&mut self, now: Instant) -> Due {
+    /// The timer that has run out. A probe is returned once.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Expired {
         if self.rnr_until.is_some() {
-            return Due::Nothing;
+            return Expired::Nothing;
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return Due::Timeout;
+            return Expired::Timeout;
         }
         if self.probe.is_none_or(|probe| probe > now) {
-            return Due::Nothing;
+            return Expired::Nothing;
         }
         self.probes += 1;
         self.unmeasured = self.unmeasured.saturating_add(1);
         self.schedule_probe(now);
-        Due::Probe
+        Expired::Probe
     }
 }
 
@@ -306,7 +306,7 @@ mod tests {
         retry.on_progress(Instant::ZERO, &attrs, true);
         let end = Instant::from_nanos(700_000_000);
         assert!(retry.end_wait(end));
-        assert_eq!((retry.take_due(end), retry.next_deadline()), (Due::Nothing, None));
+        assert_eq!((retry.take_expired(end), retry.next_deadline()), (Expired::Nothing, None));
         retry.on_sent(end, &attrs);
         assert!(retry.next_deadline().is_some());
     }

@@ -145,7 +145,7 @@ impl Inbox {
         if words[RAISED].load(Ordering::Acquire) == 0 {
             self.vain = self.vain.wrapping_add(1);
             if self.vain.is_multiple_of(SETTLE_EVERY) {
-                self.settle();
+                self.clear_event();
             }
             return 0;
         }
@@ -163,14 +163,14 @@ impl Inbox {
             self.left[lane / 64] &= !(1 << (lane % 64));
         }
         if self.left == [0; MARK_WORDS] {
-            self.settle();
+            self.clear_event();
         }
         into.len() - before
     }
 
     /// Clears the descriptor after all lanes were read. If a writer has marked its lane meanwhile, the descriptor is raised
     /// again.
-    fn settle(&self) {
+    fn clear_event(&self) {
         let words = self.words.words();
         words[RAISED].store(0, Ordering::SeqCst);
         self.event.clear();

@@ -5,7 +5,7 @@ const MTU: u32 = 256;
 const MSN: Msn = Msn::new(0);
 
 fn stream(psn: u32, len: u32, replay: bool) -> Pending {
-    let kind = Kind::Read(Stream { addr: 0, rkey: Key(1), pd: PdId(0), left: len, started: false });
+    let kind = Kind::Read(ReadRest { addr: 0, rkey: Key(1), pd: PdId(0), left: len, started: false });
     Pending { psn: Psn::new(psn), msn: MSN, replay, kind }
 }
 
