@@ -59,7 +59,10 @@ pub enum EventKind {
     /// The connection is established, or the datagram service is known (RDMA_CM_EVENT_ESTABLISHED).
     Established(Offer),
     /// The connection has ended: the peer has ended it, or we did (RDMA_CM_EVENT_DISCONNECTED).
-    Disconnected,
+    Disconnected {
+        /// Whether we have ended it and the peer did not answer. The status is ETIMEDOUT then, as with Linux.
+        unanswered: bool,
+    },
     /// The network interface of the id's device was removed, and everything that the id had there. The id can only be destroyed
     /// (RDMA_CM_EVENT_DEVICE_REMOVAL). It gets no further events.
     DeviceRemoval,
@@ -177,7 +180,7 @@ impl CmEvent {
             | EventKind::RouteError(error)
             | EventKind::ConnectError(error)
             | EventKind::MulticastError(error) => -error.errno(),
-            EventKind::Unreachable(_) => -libc::ETIMEDOUT,
+            EventKind::Unreachable(_) | EventKind::Disconnected { unanswered: true } => -libc::ETIMEDOUT,
             EventKind::NoService(status) => status.0.into(),
             EventKind::Rejected(reason) => reason.0.into(),
             EventKind::User { status, .. } => *status,
@@ -201,7 +204,7 @@ impl EventKind {
             Self::Unreachable(_) | Self::NoService(_) => "UNREACHABLE",
             Self::Rejected(_) => "REJECTED",
             Self::Established(_) => "ESTABLISHED",
-            Self::Disconnected => "DISCONNECTED",
+            Self::Disconnected { .. } => "DISCONNECTED",
             Self::DeviceRemoval => "DEVICE_REMOVAL",
             Self::AddrChange => "ADDR_CHANGE",
             Self::MulticastJoin(_) => "MULTICAST_JOIN",
@@ -228,7 +231,8 @@ impl EventKind {
             }
             Self::NoService(status) => format!("the peer has no such service: {status}"),
             Self::Rejected(reason) => format!("the peer refuses: {reason}"),
-            Self::Disconnected => "the connection has ended".to_owned(),
+            Self::Disconnected { unanswered: false } => "the connection has ended".to_owned(),
+            Self::Disconnected { unanswered: true } => "the connection has ended, and the peer did not answer".to_owned(),
             Self::DeviceRemoval => "the network interface has gone".to_owned(),
             other => format!("unexpected event {}", other.name()),
         }

@@ -361,6 +361,27 @@ fn a_peer_that_is_gone_is_unreachable() {
     assert_eq!(qp.query().0.state, QpState::Error);
 }
 
+/// The peer's program has been told that we end the connection, and does not answer.
+#[test]
+fn an_end_that_is_not_answered_has_a_status() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let active = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let hurry = CmOptions { ack_timeout: Some(1), response_timeout: Some(10), ..CmOptions::default() };
+    active.set_options(hurry).unwrap();
+    let _qp = a.qp(&active);
+    active.connect(&ConnParams::default()).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let _theirs = b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    a.expect("ESTABLISHED");
+    b.expect("ESTABLISHED");
+    active.disconnect().unwrap();
+    assert_eq!(b.expect("DISCONNECTED").status(), 0);
+    assert_eq!(a.expect("DISCONNECTED").status(), -libc::ETIMEDOUT);
+    drop(listener);
+}
+
 #[test]
 fn a_manager_may_follow_another_at_once() {
     let context =

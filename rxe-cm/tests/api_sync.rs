@@ -41,7 +41,7 @@ fn both_sides_wait() {
             id.accept_wait(&ConnParams { private_data: &key, ..ConnParams::default() }, Some(PATIENCE))
                 .unwrap();
             let ended = id.next_event(Some(PATIENCE)).unwrap();
-            assert!(matches!(ended.kind, EventKind::Disconnected), "{ended:?}");
+            assert!(matches!(ended.kind, EventKind::Disconnected { .. }), "{ended:?}");
             assert_eq!(counter.compare_swap_u64(8, 9, 20).unwrap(), 12, "the peer added 5");
             assert_eq!(counter.compare_swap_u64(8, 12, 20).unwrap(), 12);
             assert_eq!(counter.read_vec(8, 8).unwrap(), 20u64.to_ne_bytes());

@@ -97,7 +97,7 @@ fn serve(args: &Args) -> Result<()> {
                 event.id.accept(&ConnParams::default())?;
                 ids.insert(event.id);
             }
-            EventKind::Disconnected => {
+            EventKind::Disconnected { .. } => {
                 event.id.disconnect()?;
                 event.id.release_qp()?;
                 ended += 1;
@@ -177,7 +177,7 @@ impl Load<'_> {
                         ids.iter().try_for_each(CmId::disconnect)?;
                     }
                 }
-                EventKind::Disconnected => {
+                EventKind::Disconnected { .. } => {
                     event.id.release_qp()?;
                     ended += 1;
                 }

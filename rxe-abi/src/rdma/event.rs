@@ -129,7 +129,7 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::Unreachable(_) | EventKind::NoService(_) => 7,
         EventKind::Rejected(_) => REJECTED,
         EventKind::Established(_) => ESTABLISHED,
-        EventKind::Disconnected => 10,
+        EventKind::Disconnected { .. } => 10,
         EventKind::DeviceRemoval => 11,
         EventKind::MulticastJoin(_) => 12,
         EventKind::MulticastError(_) => 13,
@@ -169,7 +169,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         (id.cast_const(), listen_id, about)
     } else {
         let about = event.id.number();
-        let ends = matches!(event.kind, EventKind::Rejected(_) | EventKind::Disconnected);
+        let ends = matches!(event.kind, EventKind::Rejected(_) | EventKind::Disconnected { .. });
         let id = ids().find(&about, |id| {
             if ends && id.more().failed {
                 return;

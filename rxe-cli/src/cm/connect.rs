@@ -131,11 +131,11 @@ impl Client<'_> {
                     ours = true;
                     id.disconnect()?;
                 }
-                Some(EventKind::Disconnected) if !ours => {
+                Some(EventKind::Disconnected { .. }) if !ours => {
                     ours = true;
                     id.disconnect()?;
                 }
-                Some(EventKind::Disconnected) => {}
+                Some(EventKind::Disconnected { .. }) => {}
                 Some(EventKind::TimewaitExit) => return Ok(()),
                 Some(other) => return Err(failure(&other, self.peer).into()),
             }

@@ -105,7 +105,7 @@ impl Listener<'_> {
                     self.over += 1;
                 }
             }
-            EventKind::Disconnected => {
+            EventKind::Disconnected { .. } => {
                 // The peer may have ended it at the same time.
                 let _ = event.id.disconnect();
             }

@@ -108,7 +108,7 @@ fn describe(event: &CmEvent) -> (String, Map<String, Value>) {
         EventKind::ConnectResponse(_) => "the peer accepts".to_owned(),
         EventKind::Rejected(reason) => format!("the peer refuses: {reason}"),
         EventKind::NoService(status) => format!("the peer has no such service: {status}"),
-        EventKind::Disconnected => "one of the two has ended the connection".to_owned(),
+        EventKind::Disconnected { .. } => "one of the two has ended the connection".to_owned(),
         EventKind::TimewaitExit => {
             "no packet of the connection can be on its way any more: the queue pair's number is free"
                 .to_owned()

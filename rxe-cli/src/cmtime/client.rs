@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, peer: SocketAddr) -> Result<Table> {
         ..ConnParams::default()
     };
     client.exchange("connect", |id| id.connect(&params), |kind| matches!(kind, EventKind::Established(_)))?;
-    client.exchange("disconnect", CmId::disconnect, |kind| matches!(kind, EventKind::Disconnected))?;
+    client.exchange("disconnect", CmId::disconnect, |kind| matches!(kind, EventKind::Disconnected { .. }))?;
     client.destroy();
     Ok(Table::new(count, client.steps, "connect").in_sequence("connect"))
 }

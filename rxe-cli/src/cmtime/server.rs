@@ -74,7 +74,7 @@ impl Server {
             }
             EventKind::TimewaitExit => {}
             other => {
-                if let EventKind::Disconnected = other {
+                if let EventKind::Disconnected { .. } = other {
                     // The client may have ended it at the same time.
                     let _ = id.disconnect();
                     self.ended += 1;

@@ -238,7 +238,7 @@ impl Link {
             self.terms.note(|| format!("event {} of the connection with {}", event.kind.name(), self.peer));
             match event.kind {
                 EventKind::Established(_) | EventKind::TimewaitExit => {}
-                EventKind::Disconnected => return Ok(Some(Next::HungUp)),
+                EventKind::Disconnected { .. } => return Ok(Some(Next::HungUp)),
                 other => return Err(cm::failure(&other, self.peer).into()),
             }
         }

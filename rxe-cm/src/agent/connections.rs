@@ -8,7 +8,7 @@ use crate::{
     event::{ConnTerms, EventKind, Offer},
     proto::{
         CommId, PrivateData, RejectReason,
-        machine::{Accepted, Connection, Event, Rejection, State as MachineState},
+        machine::{Accepted, Connection, Ending, Event, Rejection, State as MachineState},
     },
     route::Way,
 };
@@ -131,14 +131,14 @@ impl Turn<'_> {
                     side.stood = true;
                 }
                 // It stays on record until the program has answered. If the program dies before that, the host service tells the peer.
-                self.tell_end(comm_id, &private_data.0);
+                self.tell_end(comm_id, false, &private_data.0);
                 if self.owner(comm_id).is_none() {
                     self.abandon(comm_id);
                 }
             }
-            Event::Disconnected(_) => {
+            Event::Disconnected(ending) => {
                 self.unrecord(comm_id);
-                self.tell_end(comm_id, &[]);
+                self.tell_end(comm_id, ending == Ending::TimedOut, &[]);
             }
             Event::Closed => self.on_closed(comm_id),
             // The caller that takes the request reports it. An MRA needs no report.
@@ -199,7 +199,7 @@ impl Turn<'_> {
         let stood = self.state.connections.get(&comm_id).is_some_and(|side| side.stood);
         if stood {
             self.unrecord(comm_id);
-            self.tell_end(comm_id, &rejection.private_data.0);
+            self.tell_end(comm_id, false, &rejection.private_data.0);
         } else {
             self.tell(comm_id, EventKind::Rejected(rejection.reason), &rejection.private_data.0);
         }
@@ -248,10 +248,10 @@ impl Turn<'_> {
     }
 
     /// Reports the end to the program, once.
-    fn tell_end(&mut self, comm_id: CommId, private_data: &[u8]) {
+    fn tell_end(&mut self, comm_id: CommId, unanswered: bool, private_data: &[u8]) {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         if !core::mem::replace(&mut side.end_told, true) {
-            self.tell(comm_id, EventKind::Disconnected, private_data);
+            self.tell(comm_id, EventKind::Disconnected { unanswered }, private_data);
         }
     }
 

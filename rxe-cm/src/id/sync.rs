@@ -103,7 +103,7 @@ impl CmId {
         let timeout = if ends { timeout } else { Some(Duration::ZERO) };
         loop {
             match self.next_event(timeout).map(|event| event.kind) {
-                Ok(EventKind::Disconnected | EventKind::TimewaitExit | EventKind::DeviceRemoval) => {
+                Ok(EventKind::Disconnected { .. } | EventKind::TimewaitExit | EventKind::DeviceRemoval) => {
                     return Ok(());
                 }
                 Err(CmError::Empty) if !ends => return Ok(()),

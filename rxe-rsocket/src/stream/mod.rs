@@ -252,7 +252,7 @@ impl StreamSocket {
             EventKind::Rejected(_) => libc::ECONNREFUSED,
             EventKind::Unreachable(_) => libc::ETIMEDOUT,
             EventKind::ConnectError(error) => error.errno(),
-            EventKind::Disconnected => libc::ECONNRESET,
+            EventKind::Disconnected { .. } => libc::ECONNRESET,
             _ => return,
         };
         let mut state = self.state();

@@ -293,7 +293,7 @@ impl Link {
                 return checked(one[0]);
             }
             while let Some(event) = self.channel.try_get_event() {
-                if matches!(event.kind, EventKind::Disconnected | EventKind::DeviceRemoval) {
+                if matches!(event.kind, EventKind::Disconnected { .. } | EventKind::DeviceRemoval) {
                     return Err(LinkError::Ended);
                 }
             }

@@ -68,7 +68,7 @@ impl Peer {
                 }
                 EventKind::Established(_) => break id.qp().unwrap(),
                 // Of the connection before.
-                EventKind::Disconnected | EventKind::TimewaitExit => {}
+                EventKind::Disconnected { .. } | EventKind::TimewaitExit => {}
                 other => panic!("{other:?}"),
             }
         };

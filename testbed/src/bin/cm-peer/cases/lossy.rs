@@ -137,7 +137,7 @@ impl<'a> Ends<'a> {
                 self.stand[0] += 1;
             }
             EventKind::Established(_) => self.stand[0] += 1,
-            EventKind::Disconnected => {
+            EventKind::Disconnected { .. } => {
                 event.id.disconnect()?;
                 self.ended[0] += 1;
             }
