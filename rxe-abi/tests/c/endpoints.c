@@ -196,8 +196,14 @@ int main(int count, char **arguments)
 		check("protection domain", request->qp->pd == pd);
 	}
 	check("rdma_accept", rdma_accept(request, NULL) == 0);
+	alarm(20);
+	while (!ibv_poll_cq(receive, 1, &wc))
+		;
+	alarm(0);
+	check("what was received", wc.byte_len == 8 && !strcmp(memory, "hello"));
+	/* The client waits in the same call, for us to agree. */
+	rdma_disconnect(request);
 	pthread_join(thread, NULL);
-	check("what was received", ibv_poll_cq(receive, 1, &wc) == 1 && wc.byte_len == 8 && !strcmp(memory, "hello"));
 	rdma_destroy_ep(request);
 	rdma_destroy_ep(listener);
 	ibv_dereg_mr(mr);
