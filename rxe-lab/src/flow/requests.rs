@@ -187,7 +187,8 @@ impl Requests {
     fn gap(&mut self, psn: Psn, count: u32, outcome: &mut Outcome) {
         let (next, last) = (psn.minus(count), psn.minus(1));
         let is_of_them = |one: &&Psn| !one.is_before(next) && one.is_before(psn);
-        let corrupted = self.corrupted.iter().filter(is_of_them).count() as u32;
+        let there: Vec<Psn> = self.corrupted.iter().filter(is_of_them).copied().collect();
+        let corrupted = there.len() as u32;
         let them = if count == 1 {
             format!("the packet before it (psn {next})")
         } else {
@@ -203,6 +204,10 @@ impl Requests {
             self.holes.pop_front();
         }
         self.holes.push_back((next, count));
+        // Those that were there come only if they are sent again.
+        for psn in there {
+            self.fills_hole(psn);
+        }
         // A message with missing packets is counted when its last packet is seen.
         outcome.marks |= Marks::GAP;
         let verb = if count == 1 { "is" } else { "are" };

@@ -226,9 +226,11 @@ fn a_corrupted_packet_is_in_the_capture() {
         why.starts_with("3 packets") && why.ends_with("not in the capture, or were corrupted (2)"),
         "{why}"
     );
+    assert_eq!(write(&mut fed, 4, true).marks, Marks::LATE);
+    assert_eq!(write(&mut fed, 3, true).marks, Marks::RETRANSMITTED, "it was there before");
     let summary = fed.analyzer.finish();
     let direction = &summary.connections[0].directions[0];
-    assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 0, 1));
+    assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 1, 2));
     assert_eq!(direction.bad_icrc, 3);
 }
 
