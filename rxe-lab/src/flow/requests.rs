@@ -19,6 +19,9 @@ const MOST_PAST: usize = 1 << 10;
 const MOST_ROUNDS: usize = 64;
 /// Most ranges of missing packets that are remembered.
 const MOST_HOLES: usize = 256;
+/// An acknowledged packet that comes more than this, in nanoseconds, after it was missed was sent again. Before that, it was only
+/// recorded behind its acknowledgement, because requesters wait longer for that.
+const LATEST: u64 = 1_000_000;
 /// Most corrupted packets that are remembered.
 const MOST_CORRUPTED: usize = 64;
 /// The smallest path MTU. If the MTU is unknown, a READ has at most as many response packets as with this one.
@@ -110,7 +113,8 @@ pub(super) struct Requests {
     sent: VecDeque<Sent>,
     /// The latest acknowledged packets, in the order of their PSNs.
     past: VecDeque<Sent>,
-    holes: VecDeque<(Psn, u32)>,
+    /// Packets that were missed: the first one, their number, and the time.
+    holes: VecDeque<(Psn, u32, u64)>,
     /// PSNs, not before `next`, of packets with a wrong ICRC.
     corrupted: Vec<Psn>,
     message: Option<Operation>,
@@ -163,7 +167,7 @@ impl Requests {
             self.again(head, time, place, &mut outcome);
         } else {
             if ahead > 0 && ahead as u32 > self.flexible {
-                self.gap(psn, ahead as u32, &mut outcome);
+                self.gap(psn, ahead as u32, time, &mut outcome);
             }
             self.corrupted.retain(|corrupted| corrupted.is_after(psn));
             self.forward(head, time, place);
@@ -184,7 +188,7 @@ impl Requests {
     }
 
     /// The `count` packets before `psn` were not taken.
-    fn gap(&mut self, psn: Psn, count: u32, outcome: &mut Outcome) {
+    fn gap(&mut self, psn: Psn, count: u32, time: u64, outcome: &mut Outcome) {
         let (next, last) = (psn.minus(count), psn.minus(1));
         let is_of_them = |one: &&Psn| !one.is_before(next) && one.is_before(psn);
         let there: Vec<Psn> = self.corrupted.iter().filter(is_of_them).copied().collect();
@@ -203,10 +207,10 @@ impl Requests {
         if self.holes.len() == MOST_HOLES {
             self.holes.pop_front();
         }
-        self.holes.push_back((next, count));
+        self.holes.push_back((next, count, time));
         // Those that were there come only if they are sent again.
         for psn in there {
-            self.fills_hole(psn);
+            self.fills_hole(psn, time);
         }
         // A message with missing packets is counted when its last packet is seen.
         outcome.marks |= Marks::GAP;
@@ -233,6 +237,7 @@ impl Requests {
         };
         let last = psn.plus(packets - 1);
         self.next = Some(last.next());
+        order::forget_far(&mut self.holes, psn, |hole| hole.0);
         if head.info.service != Service::Uc {
             self.responses.forget_far(psn);
             if self.sent.len() == MOST_OPEN {
@@ -281,7 +286,7 @@ impl Requests {
             // The requester starts after that packet, so it has another reason.
             self.cause = None;
         }
-        if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
+        if self.fills_hole(psn, time) && self.cause.is_none() && self.going_back.is_none() {
             self.late += 1;
             outcome.marks |= Marks::LATE;
             outcome.why = Some("came after later ones: reordered on its way".to_owned());
@@ -371,19 +376,18 @@ impl Requests {
         }
     }
 
-    fn fills_hole(&mut self, psn: Psn) -> bool {
-        let found =
-            self.holes.iter().position(|(start, len)| !psn.is_before(*start) && psn.since(*start) < *len);
+    fn fills_hole(&mut self, psn: Psn, time: u64) -> bool {
+        let found = self.holes.iter().position(|(start, len, _)| psn.since(*start) < *len);
         let Some(at) = found else { return false };
-        let (start, len) = self.holes[at];
+        let (start, len, missed) = self.holes[at];
         let before = psn.since(start);
         self.holes.remove(at);
         for (start, len) in [(start, before), (psn.next(), len - before - 1)] {
             if len > 0 && self.holes.len() < MOST_HOLES {
-                self.holes.push_back((start, len));
+                self.holes.push_back((start, len, missed));
             }
         }
-        true
+        time.saturating_sub(missed) <= LATEST || self.answered.is_none_or(|(last, _)| last.is_before(psn))
     }
 
     /// The packet at `by` acknowledges everything before `end`.
@@ -413,10 +417,6 @@ impl Requests {
         }
         if self.answered.is_none_or(|(before, _)| last.is_after(before)) {
             self.answered = Some((last, by));
-            // These were acknowledged, so they will not come.
-            while self.holes.front().is_some_and(|(start, len)| !start.plus(*len).is_after(end)) {
-                self.holes.pop_front();
-            }
         }
         count
     }

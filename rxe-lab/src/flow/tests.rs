@@ -234,6 +234,20 @@ fn a_corrupted_packet_is_in_the_capture() {
     assert_eq!(direction.bad_icrc, 3);
 }
 
+/// Several queues of an adapter may be recorded in another order than that in which the packets came.
+#[test]
+fn a_late_packet_may_be_recorded_behind_its_acknowledgement() {
+    let mut fed = Fed::default();
+    fed.write(0, 7, 0);
+    assert_eq!(fed.write(0, 7, 2).marks, Marks::GAP);
+    fed.ack(1, 8, 2);
+    assert_eq!(fed.write(0, 7, 1).marks, Marks::LATE);
+    fed.write(0, 7, 4);
+    fed.ack(1, 8, 4);
+    fed.waited += 5_000_000;
+    assert_eq!(fed.write(0, 7, 3).marks, Marks::RETRANSMITTED, "its requester has waited for the answer");
+}
+
 /// What the capture missed of an answer is no reason to send something else again.
 #[test]
 fn an_answer_that_only_the_capture_missed() {
