@@ -3,6 +3,7 @@
 
 use super::{
     marks::Marks,
+    order::{self, Corrupted},
     requests::{Cause, Outcome, Place, Requests},
 };
 use rxe_core::{
@@ -25,6 +26,8 @@ pub(super) struct Answers {
     msn: Option<(u32, u64)>,
     /// The PSN after the last answer.
     next_response: Option<Psn>,
+    /// READ responses.
+    corrupted: Corrupted,
 }
 
 impl Answers {
@@ -54,6 +57,11 @@ impl Answers {
             _ => self.acknowledge(head, time, place, requests, &mut outcome),
         }
         outcome
+    }
+
+    /// A READ response whose ICRC is wrong.
+    pub(super) fn corrupted(&mut self, psn: Psn) {
+        self.corrupted.put(psn, self.next_response);
     }
 
     fn look_at(&mut self, syndrome: Syndrome, outcome: &mut Outcome) {
@@ -136,18 +144,22 @@ impl Answers {
     ) {
         let psn = head.bth.psn;
         requests.learn_mtu(head);
-        let ahead = self.next_response.map_or(0, |next| psn.distance(next));
-        // Between two READs other requests may have been answered. A response is certainly missing only within one READ.
-        if ahead > 0 && !head.info.position.is_start() {
-            self.missing += ahead as u64;
-            outcome.marks |= Marks::GAP;
-            let next = self.next_response.unwrap_or(psn);
-            outcome.why =
-                Some(format!("{ahead} answers before it (from psn {next} on) are not in the capture"));
-            requests.cause = Some(Cause::MissingAnswer(next));
-        }
-        if ahead >= 0 || self.next_response.is_none() {
+        let next = self.next_response.unwrap_or(psn);
+        let ahead = psn.distance(next);
+        if ahead >= 0 {
             self.next_response = Some(psn.next());
+            let corrupted = self.corrupted.take(next, psn);
+            // Between two READs other requests may have been answered. A response is certainly missing only within one READ.
+            if ahead > 0 && !head.info.position.is_start() {
+                let missing = ahead as u32 - corrupted.len() as u32;
+                self.missing += u64::from(missing);
+                outcome.marks.set(Marks::GAP, missing > 0);
+                outcome.why = Some(order::fate("answer", next, ahead as u32, corrupted.len() as u32));
+                let what = if corrupted.contains(&next) { "corrupted" } else { "missing" };
+                requests.cause = Some(Cause::MissingAnswer(next, what));
+            } else if let Some(first) = corrupted.first() {
+                requests.cause = Some(Cause::MissingAnswer(*first, "corrupted"));
+            }
         } else {
             // Sent again, because the requester has repeated its request.
             outcome.marks |= Marks::RETRANSMITTED;

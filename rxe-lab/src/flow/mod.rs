@@ -32,7 +32,7 @@ use cm::{Conversations, Ends};
 use requests::Outcome;
 use rxe_core::{
     num::{Psn, Qpn},
-    wire::{Head, Service},
+    wire::{Class, Head, Service},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -246,6 +246,8 @@ impl Analyzer {
             // The receiver drops it, so it has no effect.
             if head.info.is_request() {
                 stream.requests.corrupted(head.bth.psn);
+            } else if head.info.class == Class::ReadResponse {
+                stream.answers.corrupted(head.bth.psn);
             }
             remark.why = Some("its receiver drops it".to_owned());
             return;

@@ -5,6 +5,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Most packets that [`Latest`] remembers.
 const MOST_LATEST: usize = 4096;
+/// Most corrupted packets that are remembered.
+const MOST_CORRUPTED: usize = 64;
 
 /// The index of the first entry that is not before `psn`, in a list that is sorted by `key`.
 pub(super) fn position<T>(list: &VecDeque<T>, psn: Psn, key: impl Fn(&T) -> Psn) -> usize {
@@ -67,6 +69,45 @@ impl<T: Copy> Latest<T> {
 
     pub(super) fn get(&self, psn: Psn) -> Option<T> {
         self.by_psn.get(&psn).map(|(_, value)| *value)
+    }
+}
+
+/// PSNs of packets with a wrong ICRC. Their receiver drops them, but they are in the capture.
+#[derive(Debug, Default)]
+pub(super) struct Corrupted(Vec<Psn>);
+
+impl Corrupted {
+    /// Adds a packet, unless its PSN is before `next`, and not new.
+    pub(super) fn put(&mut self, psn: Psn, next: Option<Psn>) {
+        if next.is_some_and(|next| psn.is_before(next)) || self.0.contains(&psn) {
+            return;
+        }
+        if self.0.len() == MOST_CORRUPTED {
+            self.0.remove(0);
+        }
+        self.0.push(psn);
+    }
+
+    /// Removes those that are not after `psn`, and returns the PSNs from `next` to the one before `psn`.
+    pub(super) fn take(&mut self, next: Psn, psn: Psn) -> Vec<Psn> {
+        let is_before = |one: &Psn| !one.is_before(next) && one.is_before(psn);
+        let found = self.0.iter().copied().filter(is_before).collect();
+        self.0.retain(|one| one.is_after(psn));
+        found
+    }
+}
+
+/// What happened to the `count` packets from `first` on, of which some were `corrupted`.
+pub(super) fn fate(what: &str, first: Psn, count: u32, corrupted: u32) -> String {
+    let (them, was, is) = if count == 1 {
+        (format!("the {what} before it (psn {first})"), "was", "is")
+    } else {
+        (format!("{count} {what}s before it (psn {first} to {})", first.plus(count - 1)), "were", "are")
+    };
+    match corrupted {
+        0 => format!("{them} {is} not in the capture"),
+        _ if corrupted == count => format!("{them} {was} corrupted"),
+        _ => format!("{them} {is} not in the capture, or were corrupted ({corrupted})"),
     }
 }
 

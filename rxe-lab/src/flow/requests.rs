@@ -2,7 +2,7 @@
 
 use super::{
     marks::Marks,
-    order::{self, Latest},
+    order::{self, Corrupted, Latest},
     stats::{Durations, OverTime},
 };
 use rxe_core::{
@@ -22,8 +22,6 @@ const MOST_HOLES: usize = 256;
 /// An acknowledged packet that comes more than this, in nanoseconds, after it was missed was sent again. Before that, it was only
 /// recorded behind its acknowledgement, because requesters wait longer for that.
 const LATEST: u64 = 1_000_000;
-/// Most corrupted packets that are remembered.
-const MOST_CORRUPTED: usize = 64;
 /// The smallest path MTU. If the MTU is unknown, a READ has at most as many response packets as with this one.
 const LEAST_MTU: u32 = 256;
 
@@ -52,8 +50,8 @@ pub(super) enum Cause {
     Nak(Psn),
     /// The receiver was not ready.
     Rnr(Psn),
-    /// A READ response, or another one, was missing.
-    MissingAnswer(Psn),
+    /// A READ response, or another one, was missing or corrupted, as the word says.
+    MissingAnswer(Psn, &'static str),
 }
 
 impl Cause {
@@ -62,7 +60,7 @@ impl Cause {
     fn is_over(&self, end: Psn) -> bool {
         match self {
             Self::Nak(psn) | Self::Rnr(psn) => psn.is_before(end),
-            Self::MissingAnswer(psn) => psn.plus(MOST_OPEN as u32).is_before(end),
+            Self::MissingAnswer(psn, _) => psn.plus(MOST_OPEN as u32).is_before(end),
         }
     }
 }
@@ -115,8 +113,7 @@ pub(super) struct Requests {
     past: VecDeque<Sent>,
     /// Packets that were missed: the first one, their number, and the time.
     holes: VecDeque<(Psn, u32, u64)>,
-    /// PSNs, not before `next`, of packets with a wrong ICRC.
-    corrupted: Vec<Psn>,
+    corrupted: Corrupted,
     message: Option<Operation>,
     /// Number and bytes of operations, by kind.
     pub(super) asked: BTreeMap<&'static str, (u64, u64)>,
@@ -162,61 +159,43 @@ impl Requests {
         let mut outcome = Outcome::default();
         self.first.get_or_insert(psn);
         self.learn_mtu(head);
-        let ahead = self.next.map_or(0, |next| psn.distance(next));
+        let next = self.next.unwrap_or(psn);
+        let ahead = psn.distance(next);
         if ahead < 0 {
             self.again(head, time, place, &mut outcome);
         } else {
-            if ahead > 0 && ahead as u32 > self.flexible {
-                self.gap(psn, ahead as u32, time, &mut outcome);
+            let corrupted = self.corrupted.take(next, psn);
+            if ahead as u32 > self.flexible {
+                self.gap(next, ahead as u32, &corrupted, time, &mut outcome);
             }
-            self.corrupted.retain(|corrupted| corrupted.is_after(psn));
             self.forward(head, time, place);
         }
         self.last_time = time;
         outcome
     }
 
-    /// A packet whose ICRC is wrong. Its receiver drops it, but it is in the capture.
+    /// A packet whose ICRC is wrong.
     pub(super) fn corrupted(&mut self, psn: Psn) {
-        let is_new = self.next.is_none_or(|next| !psn.is_before(next)) && !self.corrupted.contains(&psn);
-        if is_new {
-            if self.corrupted.len() == MOST_CORRUPTED {
-                self.corrupted.remove(0);
-            }
-            self.corrupted.push(psn);
-        }
+        self.corrupted.put(psn, self.next);
     }
 
-    /// The `count` packets before `psn` were not taken.
-    fn gap(&mut self, psn: Psn, count: u32, time: u64, outcome: &mut Outcome) {
-        let (next, last) = (psn.minus(count), psn.minus(1));
-        let is_of_them = |one: &&Psn| !one.is_before(next) && one.is_before(psn);
-        let there: Vec<Psn> = self.corrupted.iter().filter(is_of_them).copied().collect();
-        let corrupted = there.len() as u32;
-        let them = if count == 1 {
-            format!("the packet before it (psn {next})")
-        } else {
-            format!("{count} packets before it (psn {next} to {last})")
-        };
-        if corrupted == count {
-            let verb = if count == 1 { "was" } else { "were" };
-            outcome.why = Some(format!("{them} {verb} corrupted"));
+    /// The `count` packets from `first` on were not taken: they are missing or `corrupted`.
+    fn gap(&mut self, first: Psn, count: u32, corrupted: &[Psn], time: u64, outcome: &mut Outcome) {
+        outcome.why = Some(order::fate("packet", first, count, corrupted.len() as u32));
+        if corrupted.len() as u32 == count {
             return;
         }
-        self.missing += u64::from(count - corrupted);
+        self.missing += u64::from(count - corrupted.len() as u32);
         if self.holes.len() == MOST_HOLES {
             self.holes.pop_front();
         }
-        self.holes.push_back((next, count, time));
+        self.holes.push_back((first, count, time));
         // Those that were there come only if they are sent again.
-        for psn in there {
-            self.fills_hole(psn, time);
+        for psn in corrupted {
+            self.fills_hole(*psn, time);
         }
         // A message with missing packets is counted when its last packet is seen.
         outcome.marks |= Marks::GAP;
-        let verb = if count == 1 { "is" } else { "are" };
-        let others = if corrupted > 0 { format!(", or were corrupted ({corrupted})") } else { String::new() };
-        outcome.why = Some(format!("{them} {verb} not in the capture{others}"));
     }
 
     /// A packet that was not sent before.
@@ -280,7 +259,7 @@ impl Requests {
     /// A packet whose PSN is not new.
     fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
         let psn = head.bth.psn;
-        if let Some(Cause::MissingAnswer(missing)) = self.cause
+        if let Some(Cause::MissingAnswer(missing, _)) = self.cause
             && psn.is_after(missing)
         {
             // The requester starts after that packet, so it has another reason.
@@ -350,11 +329,11 @@ impl Requests {
                 "a NAK asked for it".to_owned()
             }
             Some(Cause::Rnr(_)) => "the receiver had not been ready (RNR NAK)".to_owned(),
-            Some(Cause::MissingAnswer(missing)) => {
+            Some(Cause::MissingAnswer(missing, what)) => {
                 if let Some(place) = response {
                     outcome.lost.push((place, "the requester asked for it again".to_owned()));
                 }
-                format!("the answer with psn {missing} was missing")
+                format!("the answer with psn {missing} was {what}")
             }
             None => {
                 let answered = self.answered.filter(|(last, _)| !last.is_before(psn)).map(|(_, place)| place);

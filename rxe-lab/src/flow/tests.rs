@@ -39,13 +39,13 @@ impl Fed {
         self.changed(from, bth, ext, 0)
     }
 
-    /// The same, with some bits of the packet's last byte before the ICRC changed on the way.
+    /// The same, with some bits of the ICRC changed on the way.
     fn changed(&mut self, from: usize, bth: &Bth, ext: &Ext, bits: u8) -> Remark {
         let (src, dst) = if from == ITSELF { (ENDS[0], ENDS[0]) } else { (ENDS[from], ENDS[1 - from]) };
         let mut packet = vec![0; wire::wire_len(bth.opcode, 0)];
         wire::emit(bth, ext, 0, &mut packet).unwrap();
         icrc::seal(&icrc::Route::v2(src, dst, 49_152), 0, &mut packet);
-        let last = packet.len() - 5;
+        let last = packet.len() - 1;
         packet[last] ^= bits;
         let udp_len = (packet.len() + icrc::UDP_LEN) as u16;
         let words = [49_152, icrc::ROCE_PORT, udp_len, 0];
@@ -232,6 +232,44 @@ fn a_corrupted_packet_is_in_the_capture() {
     let direction = &summary.connections[0].directions[0];
     assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 1, 2));
     assert_eq!(direction.bad_icrc, 3);
+}
+
+/// The receiver has dropped it, so it is asked for again, but it is in the capture.
+#[test]
+fn a_corrupted_answer_is_in_the_capture() {
+    let mut fed = Fed::default();
+    let read = |fed: &mut Fed, psn| {
+        let ext = Ext { reth: Reth { addr: 0, rkey: Key(1), len: 6 * 256 }, ..Ext::default() };
+        fed.packet(0, &Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(7), Psn::new(psn)), &ext)
+    };
+    let respond = |fed: &mut Fed, opcode, psn, bits| {
+        let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(1) };
+        fed.changed(1, &Bth::new(opcode, Qpn::new(8), Psn::new(psn)), &Ext { aeth, ..Ext::default() }, bits)
+    };
+    read(&mut fed, 0);
+    fed.analyzer.streams[0].requests.know_mtu(256);
+    respond(&mut fed, READ_RESPONSE_FIRST, 0, 0);
+    respond(&mut fed, READ_RESPONSE_MIDDLE, 1, 1);
+    let next = respond(&mut fed, READ_RESPONSE_MIDDLE, 2, 0);
+    assert_eq!(next.marks, Marks::empty());
+    assert_eq!(next.why.as_deref(), Some("the answer before it (psn 000001) was corrupted"));
+    assert_eq!(read(&mut fed, 1).why.as_deref(), Some("the answer with psn 000001 was corrupted"));
+    // Another one is really not there.
+    respond(&mut fed, READ_RESPONSE_MIDDLE, 3, 2);
+    let next = respond(&mut fed, READ_RESPONSE_LAST, 5, 0);
+    assert_eq!(next.marks, Marks::GAP);
+    let told = "2 answers before it (psn 000003 to 000004) are not in the capture, or were corrupted (1)";
+    assert_eq!(next.why.as_deref(), Some(told));
+    // The last one of a READ is followed by the first one of another.
+    read(&mut fed, 6);
+    read(&mut fed, 12);
+    respond(&mut fed, READ_RESPONSE_FIRST, 6, 0);
+    respond(&mut fed, READ_RESPONSE_LAST, 7, 3);
+    assert_eq!(respond(&mut fed, READ_RESPONSE_FIRST, 12, 0).marks, Marks::empty());
+    assert_eq!(read(&mut fed, 7).why.as_deref(), Some("the answer with psn 000007 was corrupted"));
+    let summary = fed.analyzer.finish();
+    let direction = &summary.connections[0].directions[0];
+    assert_eq!((direction.missing, direction.bad_icrc), (1, 0));
 }
 
 /// Several queues of an adapter may be recorded in another order than that in which the packets came.
