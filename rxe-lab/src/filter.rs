@@ -255,6 +255,13 @@ impl<'a> Parser<'a> {
         let wrong = |what| FilterError::Value(word.to_owned(), what);
         let number = "a number is wanted: 18 or 0x12";
         let range = "a number or a range is wanted: 18, 0x12 or 10..20";
+        let in_order = |range: Option<(u64, u64)>, wanted| {
+            let (low, high) = range.ok_or_else(|| wrong(wanted))?;
+            if low > high {
+                return Err(wrong("it ends before it begins: swap the two"));
+            }
+            Ok(low..=high)
+        };
         let address = || value.parse::<IpAddr>().map_err(|_| wrong("an IP address is wanted"));
         match key {
             "qp" => Ok(Test::Qp(queue_pair(value).ok_or_else(|| wrong(number))?)),
@@ -263,9 +270,7 @@ impl<'a> Parser<'a> {
                 let [low, high] = [low, high].map(|psn| psn.min(u32::MAX.into()) as u32);
                 Ok(Test::Psn(Psns(low, high)))
             }
-            "number" => {
-                parse_range(value).map(|(low, high)| Test::Number(low..=high)).ok_or_else(|| wrong(range))
-            }
+            "number" => in_order(parse_range(value), range).map(Test::Number),
             "opcode" => {
                 let opcode = parse_number(value).and_then(|opcode| u8::try_from(opcode).ok());
                 Ok(Test::Opcode(Opcode(opcode.ok_or_else(|| wrong(number))?)))
@@ -273,7 +278,7 @@ impl<'a> Parser<'a> {
             "host" => Ok(Test::Host(Some(address()?), None, None)),
             "src" => Ok(Test::Host(None, Some(address()?), None)),
             "dst" => Ok(Test::Host(None, None, Some(address()?))),
-            "time" => parse_seconds(value).map(Test::Time).ok_or_else(|| wrong("seconds are wanted: 0.5..2")),
+            "time" => in_order(parse_seconds(value), "seconds are wanted: 0.5..2").map(Test::Time),
             _ => Err(FilterError::Word(word.to_owned(), suggestion(key))),
         }
     }
@@ -300,7 +305,7 @@ fn parse_range(text: &str) -> Option<(u64, u64)> {
     Some((low, high))
 }
 
-fn parse_seconds(text: &str) -> Option<RangeInclusive<u64>> {
+fn parse_seconds(text: &str) -> Option<(u64, u64)> {
     let nanoseconds = |text: &str, else_: u64| match text {
         "" => Some(else_),
         _ => text
@@ -310,7 +315,7 @@ fn parse_seconds(text: &str) -> Option<RangeInclusive<u64>> {
             .map(|s| (s * 1e9) as u64),
     };
     let (low, high) = text.split_once("..")?;
-    Some(nanoseconds(low, 0)?..=nanoseconds(high, u64::MAX)?)
+    Some((nanoseconds(low, 0)?, nanoseconds(high, u64::MAX)?))
 }
 
 /// A known word with a similar spelling.
@@ -375,6 +380,8 @@ mod tests {
             ("qp=0x1000000", "\"qp=0x1000000\" is not understood"),
             ("psn=a..b", "a range is wanted"),
             ("time=5", "seconds are wanted"),
+            ("number=9..3", "\"number=9..3\" is not understood: it ends before it begins: swap the two"),
+            ("time=3..1", "\"time=3..1\" is not understood: it ends before it begins: swap the two"),
             ("host=localhost", "an IP address is wanted"),
             ("(nak", "without a \")\""),
             ("nak )", "without a \"(\""),
