@@ -232,8 +232,11 @@ fn filter(check: &'static str, rules: &str) -> Finding {
     const CURE: &str = "as root: nft add rule inet filter input udp dport 4791 accept (or iptables -I INPUT -p udp --dport \
                         4791 -j ACCEPT)";
     let verdict = |words: &[&str]| {
-        let mut ours = rules.lines().filter(|line| names_our_port(line));
-        ours.find(|line| words.iter().any(|word| line.to_lowercase().contains(word))).map(str::trim)
+        let says = |rule: &&str| {
+            let what = about_our_port(rule, rules).unwrap_or_default().to_lowercase();
+            words.iter().any(|word| what.contains(word))
+        };
+        rules.lines().find(says).map(str::trim)
     };
     let stateful = rules.contains("ct state") || rules.contains("--ctstate");
     match (verdict(&["accept"]), verdict(&["drop", "reject"])) {
@@ -256,12 +259,47 @@ fn filter(check: &'static str, rules: &str) -> Finding {
     }
 }
 
-/// Whether a rule is about packets to UDP port 4791.
-fn names_our_port(rule: &str) -> bool {
-    let Some((_, ports)) = rule.split_once("dport") else { return false };
+/// What a rule says of packets to UDP port 4791, if it is about them: the rule itself, or what is in a map of verdicts for the port.
+fn about_our_port<'a>(rule: &'a str, rules: &'a str) -> Option<&'a str> {
+    let (before, after) = rule.split_once("dport")?;
+    let (how, value) = after.split_at(after.find(|c: char| c.is_ascii_digit() || matches!(c, '@' | '{'))?);
+    let first = value.split_ascii_whitespace().next()?;
+    let list = match (first.strip_prefix('@'), value.strip_prefix('{')) {
+        (Some(name), _) => elements(rules, name)?,
+        (None, Some(list)) => list.split('}').next()?,
+        (None, None) => first,
+    };
+    let is_udp = |text: &str| text.contains("udp");
+    let found =
+        list.split(',').find(|entry| (is_udp(rule) || is_udp(entry)) && holds_our_port(entry, how.trim()));
+    if how.contains("!=") || before.ends_with("! --") {
+        return (is_udp(rule) && found.is_none()).then_some(rule);
+    }
+    Some(found?.split_once(" : ").map_or(rule, |(_, verdict)| verdict))
+}
+
+/// The elements of a named set or map of nft.
+fn elements<'a>(rules: &'a str, name: &str) -> Option<&'a str> {
+    let found = ["set", "map"].iter().find_map(|kind| rules.split_once(&format!("\t{kind} {name} {{\n")));
+    let (set, _) = found?.1.split_once("\n\t}")?;
+    set.split_once("elements = {")?.1.split('}').next()
+}
+
+/// Whether port 4791 is the one, or one of the range, that an entry of a list has. nft compares with single ports, too.
+fn holds_our_port(entry: &str, how: &str) -> bool {
     // A counter may have the same number.
-    let ports = ports.split("counter").next().unwrap_or(ports);
-    rule.contains("udp") && ports.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == "4791")
+    let entry = entry.split("counter").next().unwrap_or(entry);
+    entry.split_ascii_whitespace().any(|word| {
+        let (low, high) = word.split_once(['-', ':']).unwrap_or((word, word));
+        match (how, low.parse::<u16>(), high.parse::<u16>()) {
+            ("<", Ok(port), _) => PORT < port,
+            ("<=", Ok(port), _) => PORT <= port,
+            (">", Ok(port), _) => PORT > port,
+            (">=", Ok(port), _) => PORT >= port,
+            (_, Ok(low), Ok(high)) => (low..=high).contains(&PORT),
+            _ => false,
+        }
+    })
 }
 
 /// Whether what no rule lets in is dropped: by the policy of a chain for input, or by a rule without a condition in it (firewalld has
@@ -371,5 +409,43 @@ mod tests {
         assert_eq!(filter("", counted).state, State::Bad);
         let both = "\t\tiifname \"eth1\" udp dport { 4789, 4791 } drop\n\t\tudp dport 4791 accept\n";
         assert_eq!(filter("", both).state, State::Unknown);
+    }
+
+    /// Most firewalls have lists and ranges, with 4791 somewhere in them.
+    #[test]
+    fn ports_are_found_in_ranges_lists_and_sets() {
+        let closed = ":INPUT DROP [0:0]\n";
+        let sets = "\tset ports {\n\t\ttype inet_service\n\t\tflags interval\n\t\telements = { 53, 80,\n\t\t\t     4000-5000 }\n\t}\n\
+                    \tmap verdicts {\n\t\ttype inet_service : verdict\n\t\telements = { 53 : drop, 4791 : accept }\n\t}\n\
+                    \tset both {\n\t\telements = { tcp . 22, udp . 4791 }\n\t}\n\
+                    \tset other {\n\t\telements = { 4790, tcp . 4791 }\n\t}\n";
+        let state = |rule: &str| filter("", &format!("{closed}{sets}\t\t{rule}\n")).state;
+        for rule in [
+            "udp dport 4000-5000 accept",
+            "udp dport { 53, 4000-5000 } counter packets 0 bytes 0 accept",
+            "udp dport >= 1024 accept",
+            "udp dport != 53 accept",
+            "udp dport @ports accept",
+            "udp dport vmap { 53 : drop, 4000-5000 : accept }",
+            "udp dport vmap @verdicts",
+            "meta l4proto . th dport @both accept",
+            "-A INPUT -p udp -m udp --dport 4000:5000 -j ACCEPT",
+            "-A INPUT -p udp -m multiport --dports 53,4000:5000 -j ACCEPT",
+        ] {
+            assert_eq!(state(rule), State::Good, "{rule}");
+        }
+        for rule in [
+            "udp dport 4792-5000 accept",
+            "udp dport < 4791 accept",
+            "udp dport != { 53, 4000-5000 } accept",
+            "udp dport 53 meta length 100-5000 accept",
+            "udp dport vmap { 53 : accept, 4791 : drop }",
+            "th dport @other accept",
+            "tcp dport != 22 accept",
+            "udp dport @nowhere accept",
+            "-A INPUT -p udp -m udp ! --dport 4000:5000 -j ACCEPT",
+        ] {
+            assert_eq!(state(rule), State::Bad, "{rule}");
+        }
     }
 }
