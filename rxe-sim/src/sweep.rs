@@ -10,7 +10,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        LazyLock, Mutex,
+        Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -90,6 +90,7 @@ pub struct Plan {
     sweep: Sweep,
     scenario: toml::Value,
     path: PathBuf,
+    program: String,
     /// All jobs.
     pub jobs: Vec<Job>,
 }
@@ -139,12 +140,17 @@ impl Sweep {
     }
 }
 
-/// This program: its version, and a hash of its executable.
-static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+/// This program: its version, and a hash of its executable. Without the hash, results of another build would be taken for its own.
+fn program() -> Result<String, SweepError> {
+    const EXECUTABLE: &str = "/proc/self/exe";
+    let bytes = fs::read(EXECUTABLE).map_err(|error| SweepError::Content {
+        path: EXECUTABLE.into(),
+        problem: format!("{error}: results carry a hash of the program; have /proc mounted"),
+    })?;
     let mut hasher = DefaultHasher::new();
-    hasher.write(&fs::read("/proc/self/exe").unwrap_or_default());
-    format!("{} {:016x}", env!("CARGO_PKG_VERSION"), hasher.finish())
-});
+    hasher.write(&bytes);
+    Ok(format!("{} {:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()))
+}
 
 fn read(path: &Path) -> Result<String, SweepError> {
     fs::read_to_string(path).map_err(|source| SweepError::File { path: path.into(), source })
@@ -192,7 +198,7 @@ impl Plan {
             .enumerate()
             .map(|(number, (values, seed))| Job { number, values, seed })
             .collect();
-        let plan = Self { sweep, scenario, path: path.into(), jobs };
+        let plan = Self { sweep, scenario, path: path.into(), program: program()?, jobs };
         for job in plan.jobs.iter().filter(|job| job.seed == 1) {
             plan.scenario(job).map_err(|error| wrong(path, format!("{:?}: {error}", job.values)))?;
         }
@@ -230,7 +236,7 @@ impl Plan {
     /// The beginning of a job's result, which identifies the job. With another scenario, other values or another program it is
     /// another job.
     fn identity(&self, job: &Job) -> Result<serde_json::Value, ScenarioError> {
-        Ok(serde_json::json!({ "program": *PROGRAM, "job": job, "scenario": self.with_values(job)? }))
+        Ok(serde_json::json!({ "program": self.program, "job": job, "scenario": self.with_values(job)? }))
     }
 
     fn result(folder: &Path, job: &Job) -> PathBuf {

@@ -1,4 +1,4 @@
-//! The program: what it says if its output cannot be written.
+//! The program: what it says if its output cannot be written, or if it cannot read itself.
 
 use std::{
     fs::{self, File},
@@ -58,6 +58,23 @@ fn a_reader_that_goes_ends_the_program() {
         let full = File::options().write(true).open("/dev/full").expect("/dev/full");
         let output = sim(&folder, arguments).stdout(full).output().expect("rxe-sim");
         failed(&output, "No space left on device");
+    }
+    fs::remove_dir_all(folder).expect("removed");
+}
+
+/// Its results would be those of any other build.
+#[test]
+fn without_proc_no_sweep_is_played() {
+    const SKIPPED: i32 = 77;
+    let folder = folder("proc");
+    let script = "mount -t tmpfs none /proc || exit 77; exec \"$0\" sweep x.sweep.toml --out out";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_rxe-sim")]).current_dir(&folder);
+    match unshare.output() {
+        Ok(output) if output.status.code() != Some(SKIPPED) && !output.stderr.starts_with(b"unshare:") => {
+            failed(&output, "have /proc mounted");
+        }
+        _ => eprintln!("skipped: without_proc_no_sweep_is_played: needs a mount namespace"),
     }
     fs::remove_dir_all(folder).expect("removed");
 }
