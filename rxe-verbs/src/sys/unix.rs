@@ -21,10 +21,7 @@ use std::{
     fs::{self, File},
     io,
     io::{IoSlice, IoSliceMut},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -206,19 +203,42 @@ pub(crate) struct Listener {
     _file: Option<SocketFile>,
 }
 
-/// The file of a listener. Dropping it removes the file.
+/// The file of a listener. Dropping it, after the socket, removes the file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    inode: u64,
     generation: u32,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_there = fs::symlink_metadata(&self.path).is_ok_and(|about| about.ino() == self.inode);
-        if is_own(self.generation) && is_there {
-            let _ = fs::remove_file(&self.path);
+        if is_own(self.generation) {
+            // If it cannot be removed, the next listener does it.
+            let _ = Self::clear(&self.path);
+        }
+    }
+}
+
+impl SocketFile {
+    /// Removes a file at which nobody listens any more. As long as the result lives, no other process makes one there.
+    ///
+    /// # Errors
+    /// `AddrInUse` if somebody listens there.
+    fn clear(path: &Path) -> io::Result<Flock<File>> {
+        let folder = File::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
+        // Without the lock, another process could put its new file there just before the old one is removed.
+        let alone = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        match Channel::connect_at(path) {
+            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Err(io::ErrorKind::AddrInUse.into()),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                    let _ = fs::remove_file(path);
+                    Ok(alone)
+                }
+                // For instance, this process has no descriptor left. That says nothing about the file.
+                _ => Err(error),
+            },
         }
     }
 }
@@ -237,19 +257,9 @@ impl Listener {
     /// # Errors
     /// `AddrInUse` if somebody listens there.
     pub(crate) fn bind_at(path: &Path) -> io::Result<Self> {
-        let folder = File::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
-        // The lock keeps two processes from replacing the same stale file: the second would remove the first one's new file.
-        let _alone = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-        match Channel::connect_at(path) {
-            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            Err(_) => _ = fs::remove_file(path),
-        }
+        let _alone = SocketFile::clear(path)?;
         let listener = Self::bind_to(&UnixAddr::new(path)?)?;
-        let inode = fs::symlink_metadata(path)?.ino();
-        let file = Some(SocketFile { path: path.to_owned(), inode, generation: generation() });
+        let file = Some(SocketFile { path: path.to_owned(), generation: generation() });
         Ok(Self { _file: file, ..listener })
     }
 
@@ -442,6 +452,23 @@ mod tests {
             drop(five);
             refused && held && open_descriptors() == before
         });
+    }
+
+    /// A service that ends, and the next one, which was quicker. The system may give the new file the inode of the old one.
+    #[test]
+    fn a_successor_s_file_stays() {
+        let folder = std::env::temp_dir().join(format!("rxe-listener-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("socket");
+        let Listener { socket, _file: file } = Listener::bind_at(&path).unwrap();
+        assert_eq!(Listener::bind_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(socket);
+        let next = Listener::bind_at(&path).unwrap();
+        drop(file);
+        assert!(Channel::connect_at(&path).is_ok(), "it is found");
+        drop(next);
+        // Nothing is left there.
+        fs::remove_dir(folder).unwrap();
     }
 
     /// Before Linux 6.9 all pidfds have one inode.
