@@ -6,7 +6,7 @@ use crate::{
     sys::{process::network_namespace, unix::Channel},
     trust::is_protected,
 };
-use nix::unistd::geteuid;
+use nix::unistd::{AccessFlags, eaccess, geteuid};
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
@@ -34,7 +34,11 @@ pub(crate) fn own_folder() -> Option<PathBuf> {
     let own = Path::new("/tmp").join(format!("rxe-{uid}"));
     let is_ours = |folder: &PathBuf| {
         let is_closed = |about: fs::Metadata| about.is_dir() && about.mode() & 0o077 == 0;
-        fs::symlink_metadata(folder).is_ok_and(is_closed) && is_protected(folder).unwrap_or(false)
+        // In a container the file system may be read-only.
+        let is_writable = eaccess(folder, AccessFlags::W_OK).is_ok();
+        fs::symlink_metadata(folder).is_ok_and(is_closed)
+            && is_protected(folder).unwrap_or(false)
+            && is_writable
     };
     if is_ours(&given) {
         return Some(given);
@@ -67,6 +71,31 @@ pub(crate) fn connect_by_file() -> io::Result<Option<Channel>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::{
+        mount::{MsFlags, mount},
+        sched::{CloneFlags, unshare},
+    };
+    use std::{io::Write, thread};
+
+    /// Puts an empty file system that cannot be written in the place of a folder, for this thread.
+    fn make_read_only(folder: &Path) -> nix::Result<()> {
+        const NONE: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
+        mount(NONE, folder, Some("tmpfs"), MsFlags::MS_RDONLY, Some("mode=700"))
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_passed_over() {
+        let look = || {
+            let folder = own_folder().expect("a folder");
+            match make_read_only(&folder) {
+                Ok(()) => assert_ne!(own_folder(), Some(folder)),
+                Err(error) => _ = writeln!(io::stderr(), "skipped: no mount namespace: {error}"),
+            }
+        };
+        thread::spawn(look).join().unwrap();
+    }
 
     #[test]
     fn nobody_else_can_open_what_is_in_our_folder() {
