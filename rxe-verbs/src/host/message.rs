@@ -23,6 +23,8 @@ pub(crate) const LAST_WORD: u32 = 0;
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Most bytes of a [`Part`].
 pub(crate) const MAX_PART: usize = 8 * 1024;
+/// Most bytes of all parts of an answer.
+pub(crate) const MAX_ANSWER: usize = 64 << 20;
 /// Most bytes of a packet that is handed over: 4096 of payload and all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 128;
 /// A bit of [`Hello::features`]: this is not the first slot of a stack. The process can do without it. All its multicast

@@ -3,7 +3,7 @@
 use super::attach::{Found, HostError, Until, find, receive};
 use crate::{
     host::{
-        message::{Hello, Role, ToClient, ToService, decode, encode},
+        message::{Hello, MAX_ANSWER, Role, ToClient, ToService, decode, encode},
         report::{HostStats, ReloadReport, ServiceReport},
     },
     sys::unix::Channel,
@@ -16,8 +16,6 @@ use std::{
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of an answer.
-const MAX_ANSWER: usize = 64 << 20;
 
 /// A connection for queries to the host service.
 #[derive(Debug)]

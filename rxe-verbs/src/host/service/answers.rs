@@ -1,8 +1,9 @@
 //! Messages to clients. They are sent at once, or when the client reads again.
 
 use super::{Service, Token, clients::End};
-use crate::host::message::{Packet, ToClient, encode};
+use crate::host::message::{MAX_ANSWER, MAX_PART, Packet, ToClient, encode, parts};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use serde::Serialize;
 use std::{io, os::fd::AsFd};
 
 /// Most answers that wait for a client to read.
@@ -13,12 +14,28 @@ const MAX_QUEUED_PACKETS: usize = 512;
 impl Service {
     /// Sends an answer, now or when the client reads again.
     pub(super) fn answer(&mut self, key: usize, message: &ToClient) {
+        self.answer_all(key, [encode(message)]);
+    }
+
+    /// Sends a long answer in parts, or says that it is too long.
+    pub(super) fn answer_in_parts<T: Serialize>(&mut self, key: usize, whole: &T) {
+        let parts = parts(whole);
+        if parts.len() > MAX_ANSWER / MAX_PART {
+            let text = format!("the answer is longer than {} MB", MAX_ANSWER >> 20);
+            self.close(key, End::Refused(text));
+            return;
+        }
+        self.answer_all(key, parts.into_iter().map(|part| encode(&ToClient::Part(part))));
+    }
+
+    /// Only what has waited before counts as unread, because one answer may have more parts than may wait.
+    fn answer_all(&mut self, key: usize, messages: impl IntoIterator<Item = Vec<u8>>) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        client.queue.push_back(encode(message));
-        if client.queue.len() > MAX_QUEUE {
+        if client.queue.len() >= MAX_QUEUE {
             self.close(key, End::Misbehaved("it does not read its answers"));
             return;
         }
+        client.queue.extend(messages);
         self.flush(key);
     }
 

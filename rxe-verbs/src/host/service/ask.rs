@@ -8,7 +8,7 @@ use crate::{
     device::devices_anew,
     host::{
         files::{is_counter, port_files},
-        message::{LAST_WORD, Part, ToClient, decode, parts},
+        message::{LAST_WORD, MAX_ANSWER, Part, ToClient, decode},
         report::{ClientReport, ClientStats, Exchanged, HostStats, Listening, ServiceReport},
         slots::Slot,
     },
@@ -21,20 +21,18 @@ use std::{
 
 /// How long the service waits for the answers of clients. Stopped processes do not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most bytes of one client's answer.
-const MAX_ANSWER: usize = 4 << 20;
 
 /// A question to all clients on behalf of an observer.
 #[derive(Debug)]
-struct Asked {
-    ask: u32,
+pub(super) struct Asked {
+    pub(super) ask: u32,
     /// The observer that asked. `None` if the service itself asks.
-    observer: Option<usize>,
-    question: Question,
-    until: Instant,
+    pub(super) observer: Option<usize>,
+    pub(super) question: Question,
+    pub(super) until: Instant,
     /// Slots that have not answered completely, with the part of the answer that has arrived.
-    open: HashMap<u8, Vec<u8>>,
-    stats: HostStats,
+    pub(super) open: HashMap<u8, Vec<u8>>,
+    pub(super) stats: HostStats,
 }
 
 /// What an observer wants to know of all clients.
@@ -53,7 +51,7 @@ pub(super) enum Question {
 /// Questions of observers that wait for answers.
 #[derive(Debug, Default)]
 pub(super) struct Asks {
-    open: Vec<Asked>,
+    pub(super) open: Vec<Asked>,
     last: u32,
 }
 
@@ -101,9 +99,7 @@ impl Service {
             log: self.journal.lines(),
             exchanged,
         };
-        for part in parts(&report) {
-            self.answer(observer, &ToClient::Part(part));
-        }
+        self.answer_in_parts(observer, &report);
     }
 
     /// The packets that were exchanged with a slot's process so far.
@@ -207,9 +203,8 @@ impl Service {
             stats.habits = self.habits.all();
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
-            let is_there = self.observes(observer);
-            for part in parts(&stats).into_iter().filter(|_| is_there) {
-                self.answer(observer, &ToClient::Part(part));
+            if self.observes(observer) {
+                self.answer_in_parts(observer, &stats);
             }
         }
     }

@@ -41,6 +41,13 @@ pub(super) struct Client {
     pub(super) queue: VecDeque<Vec<u8>>,
 }
 
+impl Client {
+    pub(super) fn new(channel: Channel, peer: Peer) -> Self {
+        let (since, queue) = (Instant::now(), VecDeque::new());
+        Self { channel, peer, since, heard: since, kind: Kind::New, features: 0, queue }
+    }
+}
+
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Kind {
@@ -128,9 +135,7 @@ impl Service {
             let _ = channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             return;
         }
-        let (since, queue) = (Instant::now(), VecDeque::new());
-        let client = Client { channel, peer, since, heard: since, kind: Kind::New, features: 0, queue };
-        let key = self.clients.insert(client);
+        let key = self.clients.insert(Client::new(channel, peer));
         if watch(&self.epoll, self.clients[key].channel.as_fd(), Token::Client(key)).is_err() {
             self.clients.remove(key);
         }

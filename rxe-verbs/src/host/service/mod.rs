@@ -24,6 +24,8 @@ mod presence;
 mod reload;
 mod share;
 mod succession;
+#[cfg(test)]
+mod tests;
 mod unheard;
 mod whose;
 

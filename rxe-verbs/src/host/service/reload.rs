@@ -1,12 +1,7 @@
 //! Reading the configuration again while programs run.
 
 use super::Service;
-use crate::host::{
-    config::HostConfig,
-    message::{ToClient, parts},
-    report::ReloadReport,
-    settings::Settings,
-};
+use crate::host::{config::HostConfig, message::ToClient, report::ReloadReport, settings::Settings};
 
 impl Service {
     /// Reads the configuration again, and sends the settings to every process. If a file has an error, nothing changes.
@@ -18,9 +13,7 @@ impl Service {
                 ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
             }
         };
-        for part in parts(&report) {
-            self.answer(observer, &ToClient::Part(part));
-        }
+        self.answer_in_parts(observer, &report);
     }
 
     fn adopt(&mut self, config: HostConfig) -> ReloadReport {
