@@ -19,7 +19,8 @@ use rxe_verbs::host::Observer;
 use std::{
     io::{BufReader, Read, Write},
     net::UdpSocket,
-    process::{Child, ChildStdout},
+    path::Path,
+    process::{Child, ChildStdout, Command},
     sync::mpsc::channel,
     thread,
     time::Duration,
@@ -149,6 +150,32 @@ fn a_stopped_client_keeps_its_slot() {
     exchange_with_child(&end, 2);
     finish(child, output);
     becomes(&namespace, |report| report.clients.len() == 2);
+}
+
+/// A service that has too few descriptors for its work makes way for one that has more: here that of the client, which was stopped
+/// until then.
+#[test]
+fn a_service_that_cannot_take_over_makes_way() {
+    // So many that it cannot accept a connection, hear the client, read the state, or use that.
+    for few in [0, 3, 8, 14] {
+        let Some(namespace) = Namespace::new() else { return };
+        let mut service = Service::start(&namespace);
+        let (child, mut output) = child(&namespace, "child_answers");
+        hear(&mut output, "ready");
+        let pid = Pid::from_raw(child.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        service.kill();
+        let poor = Service::start(&namespace);
+        let is_free = |number: &i32| !Path::new(&format!("/proc/{}/fd/{number}", poor.pid())).exists();
+        let limit = format!("--nofile={}", (0..).find(is_free).unwrap() + few);
+        let limited = Command::new("prlimit").args(["--pid", &poor.pid().to_string(), &limit]).status();
+        assert!(limited.unwrap().success());
+        kill(pid, Signal::SIGCONT).unwrap();
+        becomes(&namespace, |report| report.pid == child.id() && report.counters.rejoined == 1);
+        becomes(&namespace, |report| report.clients.iter().any(|client| !client.listening.is_empty()));
+        exchange_with_child(&End::new(&namespace), 1);
+        finish(child, output);
+    }
 }
 
 /// A service that answers too late does not keep the place for a process that has given up.
@@ -325,6 +352,6 @@ fn child_executes() {
     let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
     say("ready");
     stage::wait_for_parent();
-    let error = std::process::Command::new("sh").args(["-c", "echo executed; exec sleep 1000"]).exec();
+    let error = Command::new("sh").args(["-c", "echo executed; exec sleep 1000"]).exec();
     panic!("{error}");
 }

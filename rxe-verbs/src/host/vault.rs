@@ -179,9 +179,9 @@ impl Vault {
     /// Reads the newest whole state. It stays there until the next `store`.
     ///
     /// # Errors
-    /// `InvalidData` if neither pair holds a whole state.
+    /// `InvalidData` if neither pair holds a whole state. `EMFILE` if this process has too few descriptors.
     pub(crate) fn load(&mut self) -> io::Result<Contents> {
-        let found = [self.read(0), self.read(1)];
+        let found = [self.read(0)?, self.read(1)?];
         let newest = found
             .into_iter()
             .enumerate()
@@ -193,16 +193,14 @@ impl Vault {
         Ok(contents)
     }
 
-    fn read(&self, pair: usize) -> Option<(u64, Contents)> {
+    fn read(&self, pair: usize) -> io::Result<Option<(u64, Contents)>> {
         let mut buffer = vec![0; MAX_BYTES];
         let (mut fds, mut state, mut next, mut whole) = (Vec::new(), None, 0, None);
         let end = &self.pairs[pair].1;
-        end.peek_from_start().ok()?;
-        while let Ok(Received::Message(len, more)) = end.peek(&mut buffer, MAX_DESCRIPTORS) {
-            let piece: Piece = decode(&buffer[..len])?;
-            if piece.index != next {
-                return None;
-            }
+        end.peek_from_start()?;
+        while let Received::Message(len, more) = end.peek(&mut buffer, MAX_DESCRIPTORS)? {
+            let piece = decode(&buffer[..len]).filter(|piece: &Piece| piece.index == next);
+            let Some(piece) = piece else { return Ok(None) };
             next += 1;
             fds.extend(more);
             state = state.or(piece.state);
@@ -210,7 +208,8 @@ impl Vault {
                 whole = Some(piece.generation);
             }
         }
-        Some((whole?, Contents::of(&state?, fds)?))
+        let contents = state.and_then(|state| Contents::of(&state, fds));
+        Ok(whole.zip(contents))
     }
 }
 

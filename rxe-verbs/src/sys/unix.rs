@@ -121,8 +121,8 @@ impl Channel {
     /// Takes the next message, without waiting.
     ///
     /// # Errors
-    /// `InvalidData` for a message that is longer than `buffer`, or has more descriptors than `most`. The message and its
-    /// descriptors are lost then.
+    /// `InvalidData` for a message that is longer than `buffer`, or has more descriptors than `most`; `EMFILE` if this process may
+    /// not have as many. The message and its descriptors are lost then.
     pub(crate) fn receive(&self, buffer: &mut [u8], most: usize) -> io::Result<Received> {
         self.receive_with(buffer, most, MsgFlags::empty())
     }
@@ -158,7 +158,11 @@ impl Channel {
         let (bytes, flags) = (message.bytes, message.flags);
         // nix returns no descriptors if some did not fit: those that did would stay open. So they are taken from the buffer here.
         let fds = take_rights(&control);
-        if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) || fds.len() > most {
+        // The buffer has room for all descriptors that a message can have.
+        if flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(Errno::EMFILE.into());
+        }
+        if flags.contains(MsgFlags::MSG_TRUNC) || fds.len() > most {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a message or its descriptors are too many",
@@ -434,7 +438,7 @@ mod tests {
             setrlimit(Resource::RLIMIT_NOFILE, lowest + 2, hard).unwrap();
             let error = b.receive(&mut [0; 8], 10).unwrap_err();
             setrlimit(Resource::RLIMIT_NOFILE, hard.min(1024), hard).unwrap();
-            error.kind() == io::ErrorKind::InvalidData && open_descriptors() == before
+            error.raw_os_error() == Some(libc::EMFILE) && open_descriptors() == before
         });
     }
 

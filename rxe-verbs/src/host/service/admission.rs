@@ -50,10 +50,10 @@ impl Service {
                 let count = fds.len().checked_sub(Vault::DESCRIPTORS).filter(|count| *count <= 1);
                 let vault = fds.split_off(count.ok_or_else(wrong)?);
                 let vault: [OwnedFd; Vault::DESCRIPTORS] = vault.try_into().map_err(|_| wrong())?;
-                let pidfd = self.checked_pidfd(key, fds.pop())?;
                 if self.port.is_none() {
                     self.inherit(vault)?;
                 }
+                let pidfd = self.checked_pidfd(key, fds.pop())?;
                 self.readmit(key, version, slot, pidfd)
             }
             _ => Err(wrong()),
@@ -65,7 +65,7 @@ impl Service {
         let observers =
             |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer | Kind::Manager);
         if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
-            return Err(End::Busy("too many programs look at the host service"));
+            return Err(End::Busy("too many programs look at the host service".to_owned()));
         }
         self.clients[key].kind = Kind::Observer;
         Ok(())

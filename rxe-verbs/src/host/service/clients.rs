@@ -9,7 +9,7 @@ use crate::{
     sys::unix::{Channel, Peer, Received},
     trust::is_nobody_in_particular,
 };
-use nix::sys::epoll::EpollFlags;
+use nix::{errno::Errno, sys::epoll::EpollFlags};
 use std::{
     collections::VecDeque,
     io,
@@ -70,7 +70,7 @@ pub(super) enum End {
     /// It was refused, with a text.
     Refused(String),
     /// It was refused for now, and may try again later.
-    Busy(&'static str),
+    Busy(String),
     /// It broke a rule of the messages.
     Misbehaved(&'static str),
 }
@@ -83,6 +83,10 @@ impl Service {
             let channel = match listener.accept() {
                 Ok(Some(channel)) => channel,
                 Ok(None) => return,
+                Err(error) if self.port.is_none() => {
+                    self.make_way(&error);
+                    return;
+                }
                 // The connection stays in the queue, and would wake us again at once.
                 Err(error) => {
                     let _ = self.epoll.delete(listener.as_fd());
@@ -157,6 +161,13 @@ impl Service {
                 Ok(Received::Message(len, fds)) => self.handle_message(key, &buffer[..len], fds).err(),
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) => Some(End::Gone),
+                Err(error) if error.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                    Some(if self.port.is_none() {
+                        self.make_way(&error)
+                    } else {
+                        End::Busy("the host service has too many open files".to_owned())
+                    })
+                }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     Some(End::Misbehaved("its message is too long or brings too many descriptors"))
                 }
@@ -263,7 +274,7 @@ impl Service {
                 self.counters.refused += 1;
                 self.journal
                     .note_seldom(&format!("process {} was told to come later: {why}", client.peer.pid));
-                let _ = client.channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
+                let _ = client.channel.send(&encode(&ToClient::Busy(why)), &[]);
             }
             End::Misbehaved(why) => {
                 self.counters.misbehaved += 1;
@@ -280,7 +291,7 @@ impl Service {
     }
 
     /// From now on new clients do not find this service. It ends with its last client.
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         if let Some(listener) = self.listener.take() {
             let _ = self.epoll.delete(listener.as_fd());
             self.journal.note("ends with its last client");

@@ -1,22 +1,38 @@
 //! How a service continues the work of an earlier one, and what it leaves for the next.
 
 use super::{Service, clients::End, presence::Contact};
-use crate::host::{group::Group, records::Register, slots::Slot, vault::Vault};
+use crate::{
+    host::{group::Group, records::Register, slots::Slot, vault::Vault},
+    net::OpenError,
+};
 use std::os::fd::OwnedFd;
 
 impl Service {
-    /// Continues the work of an earlier service.
+    /// Continues the work of an earlier service, or makes way for a service that can.
     pub(super) fn inherit(&mut self, fds: [OwnedFd; Vault::DESCRIPTORS]) -> Result<(), End> {
-        let refused = |error: &dyn core::fmt::Display| {
-            End::Refused(format!(
-                "the earlier host service left nothing to go on from ({error}); end this program"
-            ))
-        };
+        self.take_over(fds).map_err(|error| self.make_way(&error))
+    }
+
+    /// Called when the service cannot work before it has the port. Another process may have more descriptors or higher limits. So this
+    /// service gives up its name, and all who are connected try again.
+    pub(super) fn make_way(&mut self, why: &dyn core::fmt::Display) -> End {
+        let text = format!("the host service cannot take over from an earlier one: {why}");
+        self.journal.note(&text);
+        self.stop();
+        let keys: Vec<usize> = self.clients.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.close(key, End::Busy(text.clone()));
+        }
+        End::Gone
+    }
+
+    fn take_over(&mut self, fds: [OwnedFd; Vault::DESCRIPTORS]) -> Result<(), OpenError> {
+        let unread = |source| OpenError::System { action: "read its state", source };
         let mut vault = Vault::adopt(fds);
-        let mut contents = vault.load().map_err(|error| refused(&error))?;
-        let earlier = Register::adopt(contents.register).map_err(|error| refused(&error))?;
+        let mut contents = vault.load().map_err(unread)?;
+        let earlier = Register::adopt(contents.register).map_err(unread)?;
         let group = Group::adopt(contents.families, &mut contents.members);
-        if let Err(error) = self.settle(group, vault).map_err(|error| refused(&error))? {
+        if let Err(error) = self.settle(group, vault)? {
             self.journal.note(&format!("packets cannot be steered anew here ({error}): nobody can join"));
         }
         for member in contents.members.into_iter().filter(|member| member.slot != 0) {
