@@ -2,6 +2,7 @@
 //! or replaces in forked children what it opens in their places, and the other processes go on with another service.
 
 use super::{
+    common::LASTING,
     netns::Namespace,
     stage::{
         self, End, HOME, SERVICE, exchange, exchange_of, finish, go_on, hear, listens, observe, say, until,
@@ -165,4 +166,34 @@ fn works_again() {
     let again = End::here();
     assert!(again.context.host_port().unwrap().listen(listens(SERVICE + 1)).is_some());
     exchange_of(&again, &again, 1, SERVICE + 1);
+}
+
+/// A service that was told to stop ends with its last client and leaves nothing: the next one finds name, port and slots free.
+#[test]
+fn a_process_is_the_service_once_more() {
+    let Some(namespace) = Namespace::new() else { return };
+    let (child, output) = stage::child(&namespace, "descriptors::child_stops_its_service");
+    finish(child, output);
+}
+
+#[test]
+#[ignore = "run by a_process_is_the_service_once_more"]
+fn child_stops_its_service() {
+    // It is not to end for want of work.
+    // SAFETY: no other thread reads the environment now.
+    unsafe { std::env::set_var("RXE_CONFIG", LASTING) };
+    let observer = || rxe_verbs::host::Observer::connect().unwrap();
+    let mut left = None;
+    for _ in 0..2 {
+        let end = End::here();
+        assert!(runs("rxe-service") && end.slot() == 1);
+        assert!(end.context.host_port().unwrap().listen(listens(SERVICE)).is_some());
+        exchange(&end, &end, 1);
+        observer().unwrap().stop().unwrap();
+        until(|| observer().is_none());
+        drop(end);
+        until(|| !runs("rxe-service"));
+        assert!(!runs("rxe-host"));
+        assert_eq!(*left.get_or_insert_with(open_numbers), open_numbers());
+    }
 }
