@@ -11,7 +11,7 @@ pub use states::{State, Task};
 
 use std::{
     collections::BTreeMap,
-    io,
+    env, io,
     path::PathBuf,
     process::{Command, Output},
     thread,
@@ -65,6 +65,15 @@ pub enum SlurmError {
         /// Its output.
         said: String,
     },
+    /// Slurm accepted the arrays, but does not list them.
+    #[error(
+        "squeue does not list what sbatch has submitted under the comment {comment:?}, so it was cancelled; does the site \
+         change comments, or was it another cluster (SBATCH_CLUSTERS)?"
+    )]
+    Unseen {
+        /// The comment of the arrays.
+        comment: String,
+    },
 }
 
 /// The time before Slurm is asked for the states of tasks again. It grows by a quarter each time,
@@ -75,10 +84,13 @@ const LAST_LOOK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn slurm(program: &'static str, arguments: &[String]) -> Result<String, SlurmError> {
-    let Output { status, stdout, stderr } = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|source| SlurmError::Missing { program, source })?;
+    let mut command = Command::new(program);
+    // sbatch alone obeys the first of these variables.
+    if let (Some(clusters), None) = (env::var_os("SBATCH_CLUSTERS"), env::var_os("SLURM_CLUSTERS")) {
+        command.env("SLURM_CLUSTERS", clusters);
+    }
+    let Output { status, stdout, stderr } =
+        command.args(arguments).output().map_err(|source| SlurmError::Missing { program, source })?;
     if status.success() {
         return Ok(String::from_utf8_lossy(&stdout).into_owned());
     }
@@ -150,6 +162,11 @@ impl Array {
                     return Err(error);
                 }
             }
+        }
+        let known = self.tasks()?;
+        if !tasks.is_empty() && !tasks.iter().any(|task| known.contains_key(task)) {
+            cancel(&ids);
+            return Err(SlurmError::Unseen { comment: self.comment.clone() });
         }
         Ok(ids)
     }

@@ -135,6 +135,9 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     eprintln!("{}; {}", report.line(), arguments.out.join("report.html").display());
+    if !report.jobs.is_empty() && report.count(Verdict::Absent) == report.jobs.len() {
+        return Err("no job could be run: no host has the programs".into());
+    }
     let is_good = report.is_good() && report.jobs.len() == plan.jobs.len();
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

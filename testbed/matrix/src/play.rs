@@ -162,12 +162,22 @@ impl Running {
         }
     }
 
+    /// Waits until everything is read, but not longer than [`APART`]: a program in the background, such as ssh's master, may keep
+    /// the pipes open.
+    fn read_to_end(&mut self) {
+        let mut left = Left::new(APART);
+        while !left.is_over() && !self.readers.iter().all(JoinHandle::is_finished) {
+            left.sleep(LOOK);
+        }
+        self.readers.clear();
+    }
+
     /// Whether what it printed until it ended holds any of these words.
     fn says_one_of(&mut self, words: &[String]) -> bool {
         if words.is_empty() {
             return false;
         }
-        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+        self.read_to_end();
         let output = self.output();
         words.iter().any(|words| output.contains(words.as_str()))
     }
@@ -186,7 +196,7 @@ impl Running {
             let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         }
         let status = self.child.wait();
-        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+        self.read_to_end();
         let code = |status: ExitStatus| status.code().or_else(|| status.signal().map(|signal| -signal));
         End { code: if asked { None } else { status.ok().and_then(code) }, output: self.output(), tries }
     }
@@ -294,7 +304,10 @@ fn judge(job: &Job, server: &End, client: &End) -> (Verdict, String) {
             Some(code) if TIMED_OUT.contains(&code) => {
                 (Verdict::Hang, format!("had not ended after {} s", job.limit))
             }
-            Some(NOT_FOUND) => (Verdict::Absent, "is not installed".to_owned()),
+            // The loader ends with the same where a library is missing.
+            Some(NOT_FOUND) if end.output.contains("not found") => {
+                (Verdict::Absent, "is not installed".to_owned())
+            }
             Some(code) if code < 0 => (Verdict::Fail, format!("was ended by signal {}", -code)),
             Some(code) => (Verdict::Fail, format!("ended with {code}")),
             None => (Verdict::Hang, "went on when the other one had failed".to_owned()),

@@ -108,6 +108,23 @@ fn sixty_jobs_on_slurm_of_which_one_fails_one_hangs_and_one_is_lost() {
     fs::remove_dir_all(folder).expect("the folder goes");
 }
 
+/// A matrix in which nothing could be played must not look like one that passed.
+#[test]
+fn nothing_played_is_no_success() {
+    let folder = folder("interop-absent");
+    let hosts = "shell = [\"sh\", \"-c\"]\n[[host]]\nname = \"a\"\naddress = \"127.0.0.1\"\n[[host]]\nname = \"b\"\naddress = \"127.0.0.2\"\n\
+                 [[program]]\nname = \"odd\"\nserver = \"no-such-program\"\nclient = \"no-such-program\"\nsizes = false\n";
+    fs::write(folder.join("hosts.toml"), hosts).expect("a hosts file");
+    let output = Command::new(env!("CARGO_BIN_EXE_rxe-interop"))
+        .args(["--hosts", "hosts.toml", "--out", "out", "--program", "odd"])
+        .current_dir(&folder)
+        .output()
+        .expect("rxe-interop");
+    assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+    assert!(told(&output).contains("no job could be run"), "{}", told(&output));
+    fs::remove_dir_all(folder).expect("the folder goes");
+}
+
 /// OpenSSH's client and server, joined by a pipe in the place of a port. What hangs on a host is gone when its time is over.
 #[test]
 fn real_ssh_runs_commands_and_leaves_nothing() {

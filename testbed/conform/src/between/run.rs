@@ -6,8 +6,13 @@ use crate::{
     left::Left,
     run::{Finding, Verdict, judged},
 };
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use std::{
     io,
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -32,14 +37,23 @@ pub struct Programs {
     pub limit: Duration,
 }
 
+/// Starts a shell in a process group of its own, which ends with all that the shell has started.
 fn start(command: &str) -> io::Result<Child> {
     // The output of the programs is not read.
     Command::new("sh")
-        .args(["-c", &format!("exec {command}")])
+        .args(["-c", command])
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
+}
+
+/// Ends what [`start`] has started. The group has the shell's number, which the shell keeps until it is waited for.
+fn kill(shell: &Child) {
+    let group = Pid::from_raw(shell.id().cast_signed());
+    // It may have ended by itself.
+    let _ = killpg(group, Signal::SIGKILL);
 }
 
 /// Waits for a program to end, for the time left since `opened`. Returns why it did not end well, or `None` if it did.
@@ -50,7 +64,7 @@ fn ended(name: &str, child: &mut Child, opened: Instant, left: &mut Left) -> io:
             return Ok((!status.success()).then(|| format!("the program on the {name} ended with {status}")));
         }
         if !more {
-            child.kill()?;
+            kill(child);
             child.wait()?;
             return Ok(Some(format!("the program on the {name} did not end in time")));
         }
@@ -70,7 +84,7 @@ impl Programs {
         let second = ended("right", &mut right, opened, &mut rest)?;
         if second.is_some() {
             // The first program would wait for a connection for ever.
-            let _ = left.kill();
+            kill(&left);
         }
         let first = ended("left", &mut left, opened, &mut rest)?;
         Ok(second.or(first))
@@ -144,4 +158,29 @@ pub fn run(
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play(left: &str, right: &str, limit: u64) -> Option<String> {
+        let (settle, limit) = (Duration::ZERO, Duration::from_secs(limit));
+        Programs { left: left.to_owned(), right: right.to_owned(), settle, limit }.play().expect("a shell")
+    }
+
+    #[test]
+    fn all_parts_of_a_command_count() {
+        assert_eq!(play("true; true", "cd / && A=1 test -d usr", 60), None);
+        assert!(play("true", "true && exit 7", 60).is_some_and(|why| why.contains("7")));
+    }
+
+    #[test]
+    fn nothing_of_a_command_is_left() {
+        let sleep = format!("sleep 97.{}", std::process::id());
+        assert!(play(&format!("{sleep}; true"), "false", 60).is_some());
+        assert!(play("true", &format!("{sleep} & wait"), 0).is_some());
+        let left = Command::new("pgrep").args(["-xf", &sleep]).output().expect("pgrep");
+        assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+    }
 }

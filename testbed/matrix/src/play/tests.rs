@@ -74,6 +74,24 @@ fn two_that_hang_end_by_their_limit() {
     assert_eq!(outcome.verdict, Verdict::Absent, "{}", outcome.why);
 }
 
+/// What a program leaves running may keep its output open, as ssh's master does.
+#[test]
+fn what_goes_on_in_the_background_is_not_waited_for() {
+    let sleep = format!("sleep 60.{}", std::process::id());
+    let outcome = played(&format!("echo served; setsid {sleep} &"), "true", 60);
+    assert_eq!((outcome.verdict, outcome.server.output.as_str()), (Verdict::Pass, "served\n"));
+    let killed = Command::new("pkill").args(["-xf", &sleep]).status().expect("pkill");
+    assert!(killed.success(), "it has been waited for");
+}
+
+/// The loader has the same exit code for a missing library as a shell for a missing program.
+#[test]
+fn a_program_without_its_library_is_installed() {
+    let words = "./x: error while loading shared libraries: liby.so.1: cannot open shared object file";
+    let outcome = played("sleep 1", &format!("echo \"{words}\"; exit 127"), 60);
+    assert_eq!(outcome.verdict, Verdict::Fail, "{}", outcome.why);
+}
+
 #[test]
 fn of_a_long_output_the_end_is_kept() {
     let outcome = played("seq 100000", "true", 60);
