@@ -9,11 +9,15 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
+    thread,
     time::{Duration, Instant},
 };
 
 /// How long to wait for a silent peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a connection is tried if nobody listens, and the time between: two seconds in all.
+const TRIES: u32 = 21;
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Which of our addresses to use.
 #[derive(Clone, Debug, clap::Args)]
@@ -90,7 +94,8 @@ impl Local {
         prepare(stream)
     }
 
-    /// Makes the TCP connection to the peer, from our own address if one was named.
+    /// Makes the TCP connection to the peer, from our own address if one was named. For a moment it tries again where nobody listens,
+    /// because the other side may have been started just now.
     pub(crate) fn connect(&self, host: &str, port: u16) -> Result<TcpStream> {
         let unreachable = |error: &dyn std::fmt::Display| {
             format!(
@@ -101,11 +106,17 @@ impl Local {
             .to_socket_addrs()
             .map_err(|error| format!("cannot find the address of {host}: {error}; is the name right?"))?;
         let mut last: io::Error = io::ErrorKind::NotFound.into();
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => return prepare(stream),
-                Err(error) => last = error,
+        for tries in (0..TRIES).rev() {
+            for address in addresses.clone() {
+                match TcpStream::connect_timeout(&address, PATIENCE) {
+                    Ok(stream) => return prepare(stream),
+                    Err(error) => last = error,
+                }
             }
+            if tries == 0 || last.kind() != io::ErrorKind::ConnectionRefused {
+                break;
+            }
+            thread::sleep(AGAIN);
         }
         Err(unreachable(&last).into())
     }

@@ -81,6 +81,16 @@ fn a_peer_that_does_not_answer_is_told() {
     failed(&client.finish(), "the peer does not answer");
 }
 
+/// Two commands that are pasted at once start in any order.
+#[test]
+fn a_client_may_start_a_little_before_its_server() {
+    let client = Background::start("pingpong rc --bind 127.78.0.1 127.78.0.2");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let server = Background::start("pingpong rc --bind 127.78.0.2");
+    good(&client.finish());
+    good(&server.finish());
+}
+
 /// Each side cuts its messages as it was told; the other sees that the pieces do not fit.
 #[test]
 fn different_mtus_are_told() {

@@ -2,7 +2,13 @@
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use rxe_sim::{Scenario, World, on_slurm, pcap::Tap, plot, report, report::Report, sweep::Plan};
+use rxe_sim::{
+    Scenario, World, on_slurm,
+    pcap::Tap,
+    plot, report,
+    report::Report,
+    sweep::{Plan, is_sweep},
+};
 use std::{
     error::Error,
     fs::{self, File},
@@ -110,6 +116,9 @@ fn play(args: &Play) -> Outcome {
     let Some(path) = &args.scenario else { return Ok(ExitCode::FAILURE) };
     let named = |error: &dyn Error| format!("{}: {error}", path.display());
     let text = fs::read_to_string(path).map_err(|error| named(&error))?;
+    if is_sweep(&text) == Some(true) {
+        return Err(format!("{0}: this is a sweep: rxe sim sweep {0} --out FOLDER", path.display()).into());
+    }
     let mut scenario = Scenario::read(&text).map_err(|error| named(&error))?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     let mut world = World::new(&scenario).map_err(|error| named(&error))?;

@@ -152,6 +152,12 @@ fn program() -> Result<String, SweepError> {
     Ok(format!("{} {:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()))
 }
 
+/// Whether a file is one of a sweep, and not of a scenario: only sweeps name a scenario. `None` if it is not TOML.
+#[must_use]
+pub fn is_sweep(text: &str) -> Option<bool> {
+    Some(text.parse::<toml::Table>().ok()?.contains_key("scenario"))
+}
+
 fn read(path: &Path) -> Result<String, SweepError> {
     fs::read_to_string(path).map_err(|source| SweepError::File { path: path.into(), source })
 }
@@ -163,7 +169,14 @@ impl Plan {
     /// [`SweepError`].
     pub fn read(path: &Path) -> Result<Self, SweepError> {
         let wrong = |path: &Path, problem: String| SweepError::Content { path: path.into(), problem };
-        let sweep: Sweep = toml::from_str(&read(path)?).map_err(|error| wrong(path, error.to_string()))?;
+        let text = read(path)?;
+        if is_sweep(&text) == Some(false) {
+            return Err(wrong(
+                path,
+                "a sweep names its `scenario`; to play one scenario: rxe sim FILE".to_owned(),
+            ));
+        }
+        let sweep: Sweep = toml::from_str(&text).map_err(|error| wrong(path, error.to_string()))?;
         sweep.check().map_err(|problem| wrong(path, problem))?;
         let file = path.parent().unwrap_or_else(|| Path::new("")).join(&sweep.scenario);
         let text = read(&file)?;

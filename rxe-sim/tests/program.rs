@@ -34,6 +34,17 @@ fn failed(output: &Output, why: &str) {
 }
 
 #[test]
+fn a_file_of_the_other_kind_is_named_as_such() {
+    let folder = folder("kinds");
+    failed(
+        &sim(&folder, "x.sweep.toml").output().expect("rxe-sim"),
+        "rxe sim sweep x.sweep.toml --out FOLDER",
+    );
+    failed(&sim(&folder, "sweep scenario.toml --out out").output().expect("rxe-sim"), "rxe sim FILE");
+    fs::remove_dir_all(folder).expect("the folder goes");
+}
+
+#[test]
 fn tables_that_do_not_fit_on_the_disk_are_an_error() {
     for name in ["flows.csv", "record.csv"] {
         let folder = folder(name);

@@ -1,6 +1,7 @@
 //! Checks of the host: port, buffers, address translation, filters, sandboxes.
 
 use super::{Finding, State};
+use crate::run::library;
 use rxe_verbs::{
     ContextOptions, Device, PortState, devices,
     host::{HostConfig, Observer},
@@ -25,6 +26,9 @@ pub(super) fn examine() -> Vec<Finding> {
     findings.push(reverse_path(&list));
     findings.extend(rules());
     findings.extend(sandbox());
+    if let Err(error) = library() {
+        findings.push(Finding::note("drop-in", error.to_string(), "needed by `rxe run` alone"));
+    }
     findings
 }
 

@@ -205,7 +205,11 @@ fn needs(elf: &Elf<'_>, findings: &mut Vec<Finding>) {
         Ok(bytes) => versions(&bytes),
         Err(error) => {
             let text = error.to_string();
-            findings.push(Finding::bad("drop-in", text, "scripts/install puts it where rxe looks"));
+            findings.push(Finding::bad(
+                "drop-in",
+                text,
+                "build it, or install rxe: scripts/install has both",
+            ));
             return;
         }
     };

@@ -368,9 +368,10 @@ pub(crate) fn library() -> Result<PathBuf> {
     let Some(found) = found else {
         let list: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
         return Err(format!(
-            "{} is not in {}: scripts/build-dropin makes it, {VARIABLE} says where it is",
+            "{} is not in {}: `scripts/build-dropin{}` makes it, {VARIABLE} says where it is",
             NAMES[0],
-            list.join(" or ")
+            list.join(" or "),
+            if cfg!(debug_assertions) { "" } else { " --release" }
         )
         .into());
     };

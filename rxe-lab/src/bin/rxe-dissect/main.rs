@@ -130,6 +130,7 @@ fn run(args: &Args) -> Result<Option<CaptureError>> {
     let lists = args.packets || args.verbose || args.follow || !args.filter.is_empty();
     let shows = lists || args.ladder.is_some();
     if !is_file(args)
+        && args.file.exists()
         && shows
         && (filter.needs_hindsight() || args.flow.is_some() || args.ladder.is_some())
         && !args.follow
