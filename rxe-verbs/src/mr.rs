@@ -29,8 +29,8 @@ pub struct Mr {
     entry: Arc<Entry>,
     bytes: Region,
     key: Key,
-    /// Address of the first byte for peers and work requests.
-    addr: u64,
+    /// Address of the first byte for peers and work requests, unless the region is zero-based.
+    iova: u64,
     access: Access,
     /// Address of the first byte in this process.
     memory_addr: u64,
@@ -129,9 +129,8 @@ impl Mr {
         let entry =
             regions::register(table, pd.id(), iova, bytes, access)?.ok_or(RegisterError::Exhausted)?;
         let key = entry.key();
-        let addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let pd = pd.clone();
-        Ok(Self { entry, bytes, key, addr, access, memory_addr, pd, _share: share, _owned: owned })
+        Ok(Self { entry, bytes, key, iova, access, memory_addr, pd, _share: share, _owned: owned })
     }
 
     /// Deregisters it (ibv_dereg_mr) as dropping does, but fails if that is not possible.
@@ -175,20 +174,23 @@ impl Mr {
                 Some(bytes) => (bytes, addr as u64, iova),
                 None => return Err(RegisterError::Range { addr: addr as u64, len: len as u64 }),
             },
-            None => (self.bytes, self.memory_addr, self.addr),
+            None => (self.bytes, self.memory_addr, self.iova),
         };
         let access = access.unwrap_or(self.access);
-        let share = memory.map(|range| share_of(stack, range.addr as u64, range.len, access)).transpose()?;
+        let counts_anew = memory.is_some() || (access ^ self.access).contains(Access::ON_DEMAND);
+        let share = counts_anew.then(|| share_of(stack, memory_addr, bytes.len(), access)).transpose()?;
         let replaced = regions::replace(&stack.table, &self.entry, pd.id(), iova, bytes, access);
         self.entry = replaced.map_err(|error| match error {
             regions::Replace::Rule(error) => RegisterError::Region(error),
             regions::Replace::Bound => RegisterError::Bound,
         })?;
-        self.addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        (self.bytes, self.memory_addr, self.access) = (bytes, memory_addr, access);
+        (self.bytes, self.memory_addr, self.iova, self.access) = (bytes, memory_addr, iova, access);
         self.pd = pd.clone();
         if let Some(share) = share {
-            (self._share, self._owned) = (share, None);
+            self._share = share;
+        }
+        if memory.is_some() {
+            self._owned = None;
         }
         Ok(())
     }
@@ -214,7 +216,7 @@ impl Mr {
     /// The address of the first byte for peers and work requests.
     #[must_use]
     pub const fn addr(&self) -> u64 {
-        self.addr
+        if self.access.contains(Access::ZERO_BASED) { 0 } else { self.iova }
     }
 
     /// The address of the first byte in this process.
@@ -244,7 +246,7 @@ impl Mr {
     /// A scatter/gather element for `len` bytes from `offset` on. Ranges outside the region make work requests fail.
     #[must_use]
     pub const fn sge(&self, offset: usize, len: u32) -> Sge {
-        Sge { addr: self.addr.wrapping_add(offset as u64), len, lkey: self.key }
+        Sge { addr: self.addr().wrapping_add(offset as u64), len, lkey: self.key }
     }
 
     /// Copies bytes out. A peer may change them during the copy.

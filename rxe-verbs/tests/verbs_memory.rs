@@ -360,6 +360,11 @@ fn a_region_registered_anew_keeps_its_key() {
         // SAFETY: no new memory.
         let stranger = unsafe { mr.reregister(Some(&elsewhere.a.alloc_pd().unwrap()), None, None) };
         assert!(matches!(stranger, Err(rxe_verbs::RegisterError::Stranger)), "{stranger:?}");
+        for (access, addr) in [(rights | Access::ZERO_BASED, 0), (rights, 0x1000)] {
+            // SAFETY: no new memory.
+            unsafe { mr.reregister(None, None, Some(access)) }.unwrap();
+            assert_eq!((mr.addr(), write(addr)), (addr, WcStatus::Success));
+        }
         // SAFETY: no new memory.
         unsafe { mr.reregister(None, None, Some(Access::LOCAL_WRITE)) }.unwrap();
         assert_eq!(write(0x1000), WcStatus::RemoteAccess);

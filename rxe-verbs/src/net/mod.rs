@@ -116,8 +116,8 @@ pub trait Link: Send {
     /// [`io::ErrorKind::InvalidInput`] means that the batch breaks the rules above.
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError>;
 
-    /// Replaces the contents of `into` by what has arrived, without waiting. Returns the number of runs. 0 means that every
-    /// socket of the link was empty. (A raw link also counts frames that it throws away.)
+    /// Replaces the contents of `into` by what has arrived, without waiting. Returns the number of runs, and of arrivals that are thrown
+    /// away, such as empty datagrams. So 0 means that every socket of the link was empty.
     ///
     /// # Errors
     /// An unexpected failure of the socket. The link, and the runs already in `into`, stay usable.

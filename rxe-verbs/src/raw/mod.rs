@@ -217,12 +217,14 @@ impl RawPackets {
 
 impl Drop for RawPackets {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        self.shared.stop.raise();
-        // A forked child inherits the queue pair, but not the thread.
+        // A forked child inherits the queue pair, but not the thread. It shares the event with its parent's thread.
         if self.shared.qp.context().check_owner().is_err() {
             core::mem::forget(self.thread.take());
-        } else if let Some(thread) = self.thread.take() {
+            return;
+        }
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.stop.raise();
+        if let Some(thread) = self.thread.take() {
             // A thread that panicked has already printed its message.
             let _ = thread.join();
         }
@@ -233,9 +235,13 @@ impl Shared {
     fn run(&self) {
         become_background();
         let mut buffer = vec![0; MOST];
-        while !self.stopped.load(Ordering::Acquire) {
+        let goes_on = || !self.stopped.load(Ordering::Acquire);
+        while goes_on() {
             let _ = poll::wait(&[self.socket.as_fd(), self.stop.as_fd()], None);
-            while let Ok(len) = self.socket.receive(&mut buffer) {
+            // Frames may arrive faster than they are handled.
+            while goes_on()
+                && let Ok(len) = self.socket.receive(&mut buffer)
+            {
                 self.take(&buffer[..len]);
             }
         }

@@ -23,16 +23,19 @@ impl UdpLink {
         self.turn.calls = self.turn.calls.wrapping_add(1);
         let look_at_both = self.turn.calls.is_multiple_of(FAIRNESS);
         let v6_first = self.turn.v6_first ^ look_at_both;
+        let mut taken = 0;
         for v6 in [v6_first, !v6_first] {
             let Some(family) = (if v6 { &self.v6 } else { &self.v4 }) else { continue };
-            if fill(into, family, &mut self.features)? > 0 {
+            let count = fill(into, family, &mut self.features)?;
+            taken += count;
+            if count > 0 {
                 self.turn.v6_first = v6;
                 if !look_at_both {
                     break;
                 }
             }
         }
-        Ok(into.len())
+        Ok(taken)
     }
 }
 
