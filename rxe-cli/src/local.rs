@@ -1,6 +1,6 @@
 //! What the commands share: the choice of device and address, and connecting queue pairs.
 
-use crate::Result;
+use crate::{Result, output};
 use rxe_verbs::{
     Access, CompChannel, Completion, Context, Cq, Device, EventError, Gid, Mtu, Psn, Qkey, Qp, QpChange,
     QpState, QpType, Qpn, WcStatus,
@@ -90,6 +90,7 @@ impl Local {
         let listener = listener.map_err(|error| {
             format!("cannot listen on TCP port {port}: {error}; choose another with --port (on both sides)")
         })?;
+        output::waits(format_args!("TCP port {port}"));
         let (stream, _) = listener.accept()?;
         prepare(stream)
     }

@@ -4,7 +4,7 @@
 use crate::Result;
 use serde::Serialize;
 use std::{
-    fmt::Arguments,
+    fmt::{self, Arguments},
     io::{self, IsTerminal, Write},
     process,
 };
@@ -34,6 +34,14 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
         if is_read_by_people { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     put(format_args!("{}\n", text?));
     Ok(())
+}
+
+/// Tells people that a server waits, who would else see nothing until a client comes.
+pub(crate) fn waits(place: impl fmt::Display) {
+    if io::stderr().is_terminal() {
+        // This may fail.
+        let _ = writeln!(io::stderr(), "waiting for the other side ({place})");
+    }
 }
 
 /// Like `print`, but without a panic.

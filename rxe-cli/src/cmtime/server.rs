@@ -4,7 +4,7 @@ use super::{
     Shelf, channel,
     steps::{Table, Watch},
 };
-use crate::{Result, cm};
+use crate::{Result, cm, output};
 use rxe_cm::{CmId, ConnParams, EventKind, Manager, proto::PortSpace};
 use std::{collections::HashMap, net::SocketAddr, time::Instant};
 
@@ -26,6 +26,7 @@ pub(super) fn run(address: SocketAddr, count: Option<usize>) -> Result<Table> {
     let listener = manager.create_id(&events, PortSpace::Tcp)?;
     listener.bind(address)?;
     listener.listen(0)?;
+    output::waits(address);
     let mut server = Server {
         shelf: Shelf::default(),
         open: HashMap::new(),

@@ -107,6 +107,7 @@ fn serve(args: &Args) -> Result<()> {
     listener.bind(address)?;
     listener.listen(0)?;
     args.terms().note(|| format!("listening on {address}"));
+    output::waits(address);
     let (check, look, terms) = (args.check, Look::of(args), args.terms());
     let work = move |id, peer| converse(id, peer, terms, check, look);
     loop {
