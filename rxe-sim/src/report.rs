@@ -200,38 +200,15 @@ impl Report {
         }
     }
 
-    /// The summary as text.
-    #[must_use]
-    pub fn text(&self) -> String {
+    /// How many times as long as alone the flows took, by size.
+    fn slowdowns(&self) -> String {
+        if self.all.delivered == 0 {
+            return format!("\nnone of the {} flows has ended\n", self.all.flows);
+        }
         let mut out = String::new();
         macro_rules! line {
             ($($part:tt)*) => { out += &(format!($($part)*) + "\n") };
         }
-        let counts = &self.counts;
-        line!(
-            "{} us simulated in {:.2} s: {:.2} M hops/s, {:.2} M deliveries/s",
-            self.simulated_us.round(),
-            self.seconds,
-            self.hops_per_second / 1e6,
-            self.deliveries_per_second / 1e6
-        );
-        line!(
-            "packets {}  dropped {}  lost {}  sent again {}  timeouts {}  marked {}  pauses {} ({:.0} us)",
-            counts.packets,
-            counts.dropped,
-            counts.lost,
-            counts.retransmitted,
-            counts.timeouts,
-            counts.marked,
-            counts.pauses,
-            self.paused_us
-        );
-        line!(
-            "goodput {:.3} Gbit/s  longest queue {} bytes ({})",
-            self.goodput / 1e9,
-            self.longest_queue.1,
-            self.longest_queue.0
-        );
         line!(
             "\n{:>12} {:>8} {:>9} {:>8} {:>8} {:>8} {:>8} {:>12}",
             "size up to",
@@ -264,6 +241,42 @@ impl Report {
                 "{name:>12} {flows:>8} {delivered:>9} {slowdown_mean:>8.2} {slowdown_p50:>8.2} {slowdown_p95:>8.2} {slowdown_p99:>8.2} {fct_mean_us:>12.1}"
             );
         }
+        out
+    }
+
+    /// The summary as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        macro_rules! line {
+            ($($part:tt)*) => { out += &(format!($($part)*) + "\n") };
+        }
+        let counts = &self.counts;
+        line!(
+            "{} us simulated in {:.2} s: {:.2} M hops/s, {:.2} M deliveries/s",
+            self.simulated_us.round(),
+            self.seconds,
+            self.hops_per_second / 1e6,
+            self.deliveries_per_second / 1e6
+        );
+        line!(
+            "packets {}  dropped {}  lost {}  sent again {}  timeouts {}  marked {}  pauses {} ({:.0} us)",
+            counts.packets,
+            counts.dropped,
+            counts.lost,
+            counts.retransmitted,
+            counts.timeouts,
+            counts.marked,
+            counts.pauses,
+            self.paused_us
+        );
+        line!(
+            "goodput {:.3} Gbit/s  longest queue {} bytes ({})",
+            self.goodput / 1e9,
+            self.longest_queue.1,
+            self.longest_queue.0
+        );
+        out += &self.slowdowns();
         for queue in &self.queues {
             line!(
                 "queue {}: mean {:.0}, p50 {}, p90 {}, p99 {}, longest {} bytes",
