@@ -20,7 +20,7 @@ use rxe_verbs::{
     SendOp, SendWr, UdDest, net::InprocNet,
 };
 use std::{
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::mpsc,
     time::{Duration, Instant},
 };
@@ -255,6 +255,54 @@ fn a_listener_for_connections_takes_no_lookups() {
     digested(&b, 1);
     b.is_silent();
     assert_eq!(b.manager.counters().refused, 1);
+}
+
+/// The IP CM header names another address of the host than the one to which the packet came. As in Linux (validate_net_dev).
+#[test]
+fn a_request_reaches_listeners_on_its_own_destination_only() {
+    let net = InprocNet::new();
+    let [outer, inner, loopback]: [IpAddr; 3] =
+        ["10.0.0.2", "10.1.0.2", "127.0.0.1"].map(|address| address.parse().unwrap());
+    let context = ContextOptions::new().open_inproc(&net, &[outer, inner, loopback]).unwrap();
+    let b = Host::of(context, outer);
+    let spaces = [PortSpace::Tcp, PortSpace::Udp];
+    let listen = |(space, address)| {
+        let id = b.id(space);
+        id.bind(SocketAddr::new(address, PORT)).unwrap();
+        id.listen(0).unwrap();
+        id
+    };
+    let _listeners = [inner, loopback].map(|address| spaces.map(|space| listen((space, address))));
+    let mut stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let mut sent = 0;
+    let mut ask = |to: IpAddr, src: IpAddr, dst: IpAddr| {
+        stranger.to = to;
+        let header = CmaHeader { src_port: 1000, src, dst };
+        let private_data = PrivateData::with_header(&header, b"hello").unwrap();
+        stranger.send(&mad(Req { private_data, ..stranger.req(100 + sent) }));
+        let service_id = ServiceId::new(PortSpace::Udp, PORT);
+        let private_data = PrivateData::with_header(&header, b"hello").unwrap();
+        stranger.send(&mad(SidrReq {
+            request_id: CommId(sent),
+            service_id,
+            pkey: Pkey::DEFAULT,
+            private_data,
+        }));
+        sent += 2;
+        digested(&b, sent.into());
+    };
+    let own = "10.0.0.3".parse().unwrap();
+    ask(outer, own, inner);
+    ask(outer, loopback, loopback);
+    // A router, or a link that does not check, may let this through.
+    ask(loopback, own, loopback);
+    ask(loopback, loopback, loopback);
+    b.is_silent();
+    assert_eq!(b.manager.counters().refused, 8);
+    ask(inner, own, inner);
+    for _ in spaces {
+        assert_eq!(b.expect("CONNECT_REQUEST").id.local_addr(), Some(SocketAddr::new(inner, PORT)));
+    }
 }
 
 /// The REPs and DREQs that a host sends.

@@ -194,14 +194,19 @@ impl Turn<'_> {
         if !sensible(src) || !sensible(dst) || src.is_ipv4() != dst.is_ipv4() {
             return None;
         }
-        let context = self.agent.context_of(dst).ok()?;
-        // Only packets of this host may be for a loopback address. The sender may write anything into the IP CM header, so the source
-        // address of the packet has to be of this host, too.
+        // The sender may write anything into the IP CM header. By another address of ours it would reach listeners that its network
+        // cannot reach, and every address that is not ours would be looked for among all interfaces. As GIDs, an IPv4 address and its
+        // form in IPv6 are equal.
+        if Gid::from(dst) != Gid::from(arrival.dst) {
+            return None;
+        }
+        // Only packets of this host may be for a loopback address. So the source address of the packet has to be of this host, too.
         let hears = |audience: &Audience| {
             *audience == Audience::Anyone || self.is_own(src) && self.is_own(arrival.src)
         };
         let mut found = self.state.services.find(service, dst).filter(|(id, _)| self.listens(*id));
         let (id, _) = found.find(|(_, audience)| hears(audience))?;
+        let context = self.agent.context_of(dst).ok()?;
         let scope = if arrival.dst.is_ipv6() { context.device().interface().index } else { 0 };
         Some(Listener {
             id,
@@ -213,10 +218,10 @@ impl Turn<'_> {
 
     /// The id that listens for a service that is no port of rdma_cm. There is no IP CM header, so the packet's addresses decide.
     fn find_named(&self, arrival: &Arrival, service: ServiceId) -> Option<Listener> {
-        let context = self.agent.context_of(arrival.dst).ok()?;
         let hears = |audience: &Audience| *audience == Audience::Anyone || self.is_own(arrival.src);
         let mut found = self.state.services.find(service, arrival.dst).filter(|(id, _)| self.listens(*id));
         let (id, _) = found.find(|(_, audience)| hears(audience))?;
+        let context = self.agent.context_of(arrival.dst).ok()?;
         let scope = context.device().interface().index;
         let (local, peer) = (with_scope(arrival.dst, 0, scope), with_scope(arrival.src, 0, scope));
         Some(Listener { id, context, local, peer })

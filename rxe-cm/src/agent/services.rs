@@ -127,8 +127,9 @@ impl Services {
         }
     }
 
-    /// The ids that a request for `service` may be for. The one with exactly that address comes first. Those on a loopback address come
-    /// last: they take requests for all addresses, but only from this host, which the caller has to check.
+    /// The ids that a request for `service` may be for. The one with exactly that address comes first. Those on another loopback address
+    /// come last: they take requests for all addresses. An id on a loopback address takes requests only from this host, which the caller
+    /// has to check.
     pub(super) fn find(
         &self,
         service: ServiceId,
@@ -143,8 +144,11 @@ impl Services {
             matches!(claim.place, Place::Address(own) if own != address && own.is_loopback()
                 && own.is_ipv4() == address.is_ipv4())
         });
-        let anywhere = exact.chain(wide).map(|claim| (claim.id, Audience::Anyone));
-        anywhere.chain(loopback.map(|claim| (claim.id, Audience::ThisHost)))
+        let by_address =
+            if address.to_canonical().is_loopback() { Audience::ThisHost } else { Audience::Anyone };
+        let exact = exact.map(move |claim| (claim.id, by_address));
+        let wide = wide.map(|claim| (claim.id, Audience::Anyone));
+        exact.chain(wide).chain(loopback.map(|claim| (claim.id, Audience::ThisHost)))
     }
 
     /// All ids that claim a port, whatever their addresses.
@@ -185,7 +189,7 @@ mod tests {
         let mut all = Services::default();
         assert_eq!(all.add(PORT, claim(1, Place::Address(loopback), false)), Ok(()));
         let find = |address: &str| all.find(PORT, address.parse().unwrap()).collect::<Vec<_>>();
-        assert_eq!(find("127.0.0.1"), [(1, Audience::Anyone)]);
+        assert_eq!(find("127.0.0.1"), [(1, Audience::ThisHost)]);
         assert_eq!(find("10.0.0.1"), [(1, Audience::ThisHost)]);
         assert_eq!(find("fd00::1"), []);
     }
