@@ -1,9 +1,13 @@
-//! Requests that arrive a moment before a program listens are not refused.
+//! Programs that are late: requests that arrive a moment before a program listens are not refused, and peers are asked for patience.
 
 mod api_common;
 
 use api_common::{PATIENCE, pair};
-use rxe_cm::{ConnParams, Direction, EventKind, proto::PortSpace};
+use rxe_cm::{
+    ConnParams, Direction, EventKind, ForeignQp,
+    proto::{Concerns, Message, PortSpace},
+};
+use rxe_verbs::Qpn;
 use std::{
     net::SocketAddr,
     sync::mpsc,
@@ -75,4 +79,27 @@ fn those_that_wait_are_refused_in_the_end() {
         assert!(matches!(event.kind, EventKind::Rejected { .. }), "{event:?}");
     }
     assert_eq!(b.manager.connections(), 0);
+}
+
+/// The peer repeats its REP, because the program does not fetch the event. As in Linux, it is asked to wait (cma_ib_handler).
+#[test]
+fn the_peer_waits_for_a_program_that_confirms_late() {
+    let (a, b) = pair();
+    let (tell, told) = mpsc::channel();
+    a.manager.watch(move |crossing| {
+        if let (Direction::Sent, Message::Mra(mra)) = (crossing.direction, crossing.datagram.message) {
+            let _ = tell.send((mra.message, mra.service_timeout));
+        }
+    });
+    let _listener = b.listen(PortSpace::Tcp, 7000, 0);
+    let active = a.resolved(PortSpace::Tcp, b.at(7000));
+    let qp = Some(ForeignQp { qpn: Qpn::new(77), srq: false });
+    active.connect(&ConnParams { qp, ..ConnParams::default() }).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok((Concerns::Rep, 24)), "69 s");
+    a.expect("CONNECT_RESPONSE");
+    active.establish().unwrap();
+    b.expect("ESTABLISHED");
 }

@@ -21,7 +21,7 @@ use std::{
 };
 
 /// The service timeout of our MRAs, a code for 4.096 us << 24 = 69 s: for so long the peer waits for our answer. Kernels send the same.
-const PATIENCE: u8 = 24;
+pub(super) const PATIENCE: u8 = 24;
 
 /// Where a request goes.
 pub(super) struct Listener {

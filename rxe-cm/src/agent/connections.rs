@@ -2,6 +2,7 @@
 
 use super::{
     Exchange, Turn,
+    arrival::PATIENCE,
     state::{Key, Side},
 };
 use crate::{
@@ -161,6 +162,8 @@ impl Turn<'_> {
         agreed.accepted(&accepted.terms, accepted.target_ack_delay);
         let terms = ConnTerms::accepted(accepted);
         let Some(qp) = id.qp.clone() else {
+            // The program may fetch the event late, and the peer would give up. The machine is in a state that allows this.
+            let _ = side.machine.defer_mra(PATIENCE, PrivateData::default());
             let kind = EventKind::ConnectResponse(terms);
             self.emit(owner, kind, &accepted.private_data.0);
             return;
