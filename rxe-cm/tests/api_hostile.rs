@@ -384,3 +384,32 @@ fn refusals_do_not_fill_the_memory() {
     }
     assert_eq!(b.manager.connections(), MOST);
 }
+
+/// Answers to lookups are kept for repetitions for 77 s. A flood of lookups locks nobody out meanwhile.
+#[test]
+fn answered_lookups_do_not_fill_the_memory() {
+    /// More than there is room for.
+    const COUNT: u32 = 16_384 + 100;
+    let (b, _listener, stranger) = listening();
+    let _service = b.listen(PortSpace::Udp, PORT, 0);
+    let header = CmaHeader { src_port: 1000, src: stranger.own, dst: stranger.to };
+    let lookup = |number| {
+        stranger.send(&mad(SidrReq {
+            request_id: CommId(number),
+            service_id: ServiceId::new(PortSpace::Udp, PORT),
+            pkey: Pkey::DEFAULT,
+            private_data: PrivateData::with_header(&header, b"hello").unwrap(),
+        }));
+    };
+    for number in 1..=COUNT {
+        lookup(number);
+        b.expect("CONNECT_REQUEST").id.reject(&[]).unwrap();
+    }
+    assert_eq!(b.manager.counters().backlog_full, 0);
+    // The last answers are still kept.
+    lookup(COUNT);
+    digested(&b, u64::from(COUNT) + 1);
+    b.is_silent();
+    let counters = b.manager.counters();
+    assert_eq!(counters.sent + counters.not_sent, u64::from(COUNT) + 1);
+}

@@ -68,6 +68,21 @@ fn resolved() {
 }
 
 #[test]
+fn only_an_answer_can_be_forgotten() {
+    let mut requester = SidrRequester::new(at(0), request(), 9, 0, TIMING);
+    let first = wire(requester.poll_transmit());
+    let mut responder = SidrResponder::requested(&first, TIMING).unwrap();
+    responder.poll_event();
+    responder.forget_answer();
+    assert_eq!(responder.poll_event(), None, "nothing is forgotten that was not answered");
+    responder.reply(at(0), &good(), 0);
+    responder.forget_answer();
+    responder.forget_answer();
+    assert_eq!((responder.poll_event(), responder.poll_event()), (Some(SidrEvent::Closed), None));
+    assert_eq!(responder.handle(&first), Err(Ignored::Duplicate));
+}
+
+#[test]
 fn every_status() {
     for number in 0..=u8::MAX {
         let mut requester = SidrRequester::new(at(0), request(), 9, 0, TIMING);

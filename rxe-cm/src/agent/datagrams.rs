@@ -21,8 +21,10 @@ use rxe_verbs::QpType;
 const THEIRS: SidrTiming = SidrTiming { response_timeout: 20, packet_lifetime: 16, max_retries: 15 };
 /// How long we wait for an answer before we send the request again. Kernels wait longer.
 pub(crate) const OURS: SidrTiming = SidrTiming { response_timeout: 17, packet_lifetime: 16, max_retries: 15 };
-/// Most answers that are kept for repeated requests.
+/// Most lookups that wait for an answer, or whose answer is kept for repeated requests.
 const MOST_ANSWERS: usize = 16_384;
+/// Most that are answered among them. (Linux forgets a lookup at once when it answers it.)
+const MOST_ANSWERED: usize = MOST_ANSWERS / 2;
 
 impl Turn<'_> {
     /// Looks a datagram service up at a peer.
@@ -183,13 +185,23 @@ impl Turn<'_> {
         self.emit_request((listener.id, child), kind, own, place);
     }
 
-    /// Answers a lookup. Only the first answer counts.
+    /// Answers a lookup. Only the first answer counts. It is kept, so that it can be repeated. If there are too many, the oldest is
+    /// forgotten.
     pub(crate) fn reply(&mut self, peer: IpAddr, request_id: CommId, rep: &SidrRep) {
         let now = self.now;
-        if let Some(answer) = self.state.answers.get_mut(&(peer, request_id)) {
-            answer.machine.reply(now, rep, 0);
-        }
+        let Some(answer) = self.state.answers.get_mut(&(peer, request_id)) else { return };
+        let first = answer.machine.poll_timeout().is_none();
+        answer.machine.reply(now, rep, 0);
         self.settle_answer(peer, request_id);
+        let answered = &mut self.state.answered;
+        answered.extend(first.then_some((peer, request_id)));
+        if answered.len() > MOST_ANSWERED
+            && let Some((peer, request_id)) = answered.pop_front()
+            && let Some(oldest) = self.state.answers.get_mut(&(peer, request_id))
+        {
+            oldest.machine.forget_answer();
+            self.settle_answer(peer, request_id);
+        }
     }
 
     /// The id that had to answer was destroyed. If it has not answered, the lookup is refused.

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(super) refused: VecDeque<CommId>,
     pub(super) lookups: HashMap<CommId, Lookup>,
     pub(super) answers: HashMap<(IpAddr, CommId), Answer>,
+    /// Lookups that were answered, the oldest first. Some of them are gone.
+    pub(super) answered: VecDeque<(IpAddr, CommId)>,
     pub(crate) services: Services,
     pub(super) timers: Timers<Key>,
     /// Places in the record of connections that outlives the process.

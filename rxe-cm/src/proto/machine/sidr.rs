@@ -6,7 +6,7 @@
 //! | | no answer after all repetitions: `Unreachable` | closed |
 //! | responder: requested | `reply`: SIDR_REP | answered |
 //! | responder: answered | SIDR_REQ again: SIDR_REP again | answered |
-//! | | the requester's repetitions are over | closed |
+//! | | the requester's repetitions are over, or `forget_answer` | closed |
 
 use super::{
     event::{Ignored, in_answer},
@@ -223,6 +223,13 @@ impl SidrResponder {
     /// Handles a deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.retry.is_due(now) {
+            self.forget_answer();
+        }
+    }
+
+    /// Forgets a request that was answered before its time has passed, to save memory.
+    pub fn forget_answer(&mut self) {
+        if self.retry.due().is_some() {
             self.retry.stop();
             self.sending = false;
             self.events.push_back(SidrEvent::Closed);
