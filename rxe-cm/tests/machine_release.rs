@@ -6,10 +6,11 @@ use machine_common::{
     ACTIVE, Both, INTERVAL, PASSIVE, accepted, at, confirmed, established, events, one, sent,
 };
 use rxe_cm::proto::{
-    CommId, Concerns, Datagram, Drep, Dreq, Message, PrivateData, Rej, RejectReason,
+    CommId, Concerns, Datagram, Drep, Dreq, Message, PrivateData, Rej, RejectReason, Req,
     machine::{Connection, Ending, Event, Ignored, Rejection, State, WrongState, timeout},
 };
 use rxe_core::{num::Qpn, time::Instant};
+use std::time::Duration;
 
 fn data<const N: usize>(byte: u8) -> PrivateData<N> {
     PrivateData([byte; N])
@@ -24,7 +25,7 @@ fn leaving() -> (Both, Datagram) {
 }
 
 /// How long `end`, which has waited since `since`, goes on waiting until the connection has ended.
-fn time_wait(end: &mut Connection, since: Instant) -> std::time::Duration {
+fn time_wait(end: &mut Connection, since: Instant) -> Duration {
     assert_eq!(end.state(), State::TimeWait);
     let due = end.poll_timeout().unwrap();
     end.handle_timeout(since);
@@ -172,6 +173,40 @@ fn dreq_is_rejected() {
     let ending = Ending::Rejected(RejectReason::INVALID_COMM_ID);
     assert_eq!(events(&mut both.active), [Event::Disconnected(ending)]);
     time_wait(&mut both.active, at(2));
+}
+
+/// The peer asks for hours in which it may answer. It may not have a connection kept for days.
+#[test]
+fn a_silent_peer_is_not_waited_for_as_long_as_it_says() {
+    let slow = machine_common::req();
+    let slow = Req { remote_cm_response_timeout: 31, local_cm_response_timeout: 31, ..slow };
+    let longest = Duration::from_secs(120);
+    let ends = |end: &mut Connection, repeated: State, next: State| {
+        let mut due = at(0);
+        while end.state() == repeated {
+            due = end.poll_timeout().unwrap();
+            end.handle_timeout(due);
+        }
+        assert_eq!((end.state(), due), (next, at(0) + longest));
+    };
+    let accepted = || {
+        let mut active = Connection::connect(at(0), ACTIVE, &slow, 0);
+        assert_eq!(active.poll_timeout(), Some(at(0) + timeout(31) + timeout(16) * 2), "the user's choice");
+        let mut passive = Connection::requested(PASSIVE, &one(&mut active)).unwrap();
+        passive.accept(at(0), &machine_common::rep(), 0).unwrap();
+        active.handle(at(0), &one(&mut passive)).unwrap();
+        (active, passive)
+    };
+    let (mut active, mut passive) = accepted();
+    ends(&mut passive, State::RepSent, State::Refused);
+    active.confirm(data(0)).unwrap();
+    active.disconnect(at(0), data(0)).unwrap();
+    ends(&mut active, State::DreqSent, State::TimeWait);
+    let (mut active, mut passive) = accepted();
+    active.confirm(data(0)).unwrap();
+    passive.handle(at(0), &one(&mut active)).unwrap();
+    passive.disconnect(at(0), data(0)).unwrap();
+    ends(&mut passive, State::DreqSent, State::TimeWait);
 }
 
 /// In TIMEWAIT the REQ is stale; a connection that was refused grants every DREQ.

@@ -306,6 +306,11 @@ fn mra_of_the_passive_side() {
     passive.send_mra(0, PrivateData::default()).unwrap();
     active.handle(at(0), &one(&mut passive)).unwrap();
     assert_eq!(active.poll_timeout(), Some(at(0) + INTERVAL));
+    // Nor does one that asks for hours get them.
+    let Both { mut active, mut passive } = requested();
+    passive.send_mra(31, PrivateData::default()).unwrap();
+    active.handle(at(0), &one(&mut passive)).unwrap();
+    assert_eq!(active.poll_timeout(), Some(at(120) + timeout(16) * 2));
 }
 
 /// A peer that got an MRA repeats its message later, so the refusal is kept for longer.

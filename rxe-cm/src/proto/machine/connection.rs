@@ -12,8 +12,8 @@ use rxe_core::{num::Qpn, time::Instant};
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// Longest time that a connection is kept after its end because of times that the peer names in its messages. They go up to 2.4 hours each;
-/// kernels' add up to 70 s.
+/// Longest time that a connection waits in one state, or is kept after its end, because of times that the peer names in its messages. They
+/// go up to 2.4 hours each; kernels' add up to 70 s.
 pub(super) const LONGEST_END: Duration = Duration::from_secs(120);
 
 /// The state of a connection. The table of states is in the [module's text](super).
@@ -355,7 +355,8 @@ impl Connection {
             }
             (State::ReqSent, Concerns::Req) | (State::RepSent, Concerns::Rep) => {
                 self.delayed = true;
-                let wait = timeout(mra.service_timeout) + timeout(self.local.packet_lifetime) * 2;
+                let wait =
+                    timeout(mra.service_timeout).min(LONGEST_END) + timeout(self.local.packet_lifetime) * 2;
                 self.retry.postpone(now, wait.max(self.interval));
                 let Mra { service_timeout, private_data, .. } = *mra;
                 self.emit(Event::Delayed { service_timeout, private_data });
@@ -461,8 +462,11 @@ impl Connection {
         self.send(answer);
     }
 
-    /// Sends `datagram`, and again until an answer stops it.
+    /// Sends `datagram`, and again until an answer stops it. How long we wait for the answer to a REQ is the user's choice.
     pub(super) fn send_repeatedly(&mut self, now: Instant, datagram: Datagram) {
+        if self.state != State::ReqSent {
+            self.interval = self.interval.min(LONGEST_END / (u32::from(self.max_retries) + 1));
+        }
         self.repeated = Some(datagram);
         self.retry.start(now, self.interval, self.max_retries);
         self.send(datagram);

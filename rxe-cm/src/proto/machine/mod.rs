@@ -31,7 +31,8 @@
 //! A message is repeated after the response timeout that the REQ grants the other side, plus two packet lifetimes (there and
 //! back), at most as often as the REQ's max CM retries say. Then the side gives up, and says so by REJ "timeout" with its channel
 //! adapter's GUID. An MRA makes one such wait longer. TIMEWAIT lasts two packet lifetimes and the peer's ACK delay. For the passive
-//! side that is the REQ's local ACK timeout.
+//! side that is the REQ's local ACK timeout. A peer may name hours, but it gets 120 s: for all repetitions of a REP or DREQ together, for
+//! an MRA, for TIMEWAIT and for `Refused`.
 
 mod active;
 mod connection;
