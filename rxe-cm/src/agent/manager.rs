@@ -1,6 +1,6 @@
 //! Managers, which are the programs' handles of agents, and the list of agents.
 
-use super::{Agent, Crossing, State, gsi::Gsi, lock};
+use super::{Agent, Crossing, State, gsi::Gsi};
 use crate::{error::CmError, proto::Guid, route::Policy};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use rxe_verbs::{Context, Device, PerProcess, host::HostConfig};
@@ -170,10 +170,10 @@ impl Manager {
         self.0.agent.counters.read()
     }
 
-    /// Number of connections, those in TIMEWAIT included.
+    /// Number of connections, those in TIMEWAIT included. A forked child has none.
     #[must_use]
     pub fn connections(&self) -> usize {
-        lock(&self.0.agent.state).connections.len()
+        self.0.agent.act(|turn| Ok(turn.state.connections.len())).unwrap_or(0)
     }
 
     /// Calls `watcher`, in place of an earlier watcher, for every message that is sent or received. It is called under the agent's lock, so

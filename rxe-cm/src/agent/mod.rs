@@ -251,7 +251,7 @@ impl Agent {
             self.look(&mut inbox);
             if self.users.load(Ordering::Acquire) == 0 {
                 let since = *farewell.get_or_insert_with(time::Instant::now);
-                let quiet = lock(&self.state).is_quiet();
+                let quiet = self.act(|turn| Ok(turn.state.is_quiet())).unwrap_or(true);
                 if (quiet || since.elapsed() >= FAREWELL) && manager::retire(self) {
                     return;
                 }
@@ -304,6 +304,8 @@ impl Agent {
         let due = state.next_deadline().map_or(limit, |due| due.min(limit));
         self.wakes_at.store(due.nanos(), Ordering::Release);
         drop(state);
+        // An id whose last handle was dropped meanwhile waits for us. If this sets an earlier deadline, the sleep ends at once.
+        self.bury_soon();
         let left = due.since(now);
         if !left.is_zero() {
             inbox.wait(left, self.network.as_ref().map(AsFd::as_fd));
@@ -314,4 +316,31 @@ impl Agent {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{channel::EventChannel, proto::PortSpace};
+    use rxe_verbs::net::InprocNet;
+
+    /// Its last handle is dropped while another thread holds the state.
+    #[test]
+    fn whoever_holds_the_state_buries_what_is_dropped_meanwhile() {
+        let context = Context::open_inproc(&InprocNet::new(), &["10.0.0.1".parse().unwrap()]).unwrap();
+        let manager = Manager::on(&context).unwrap();
+        let channel = EventChannel::new().unwrap();
+        let agent = &manager.0.agent;
+        let sleep = || agent.sleep(&mut agent.gsi.inbox(), Duration::ZERO);
+        let count = || _ = manager.connections();
+        for hold in [&sleep as &dyn Fn(), &count] {
+            let id = manager.create_id(&channel, PortSpace::Tcp).unwrap();
+            let state = lock(&agent.state);
+            drop(id);
+            assert_eq!((state.ids.len(), lock(&agent.graveyard).len()), (1, 1));
+            drop(state);
+            hold();
+            assert_eq!(lock(&agent.state).ids.len(), 0);
+        }
+    }
 }
