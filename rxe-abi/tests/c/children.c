@@ -3,6 +3,7 @@
  * Prints what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -35,16 +36,18 @@ static void *makes_queues(void *arg)
 	return NULL;
 }
 
-/* Makes ids and takes their events. */
+/* Makes ids and takes their events. An address that is not ours is looked for among all interfaces. */
 static void *makes_ids(void *arg)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in strange = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc6336401) };
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 
 	(void)arg;
 	while (!enough && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP)) {
+		rdma_bind_addr(id, (struct sockaddr *)&strange);
 		if (!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000) && !rdma_get_cm_event(channel, &event))
 			rdma_ack_cm_event(event);
 		rdma_destroy_id(id);
@@ -98,6 +101,8 @@ int main(void)
 			own = NULL;
 			if (rdma_create_id(rdma_create_event_channel(), &own, NULL, RDMA_PS_TCP) || !own)
 				_exit(3);
+			if (!rdma_bind_addr(id, (struct sockaddr *)&to) || errno != EIO)
+				_exit(5);
 			ibv_wr_start(batch);
 			ibv_wr_send(batch);
 			if (ibv_wr_complete(batch) == 0)

@@ -26,6 +26,11 @@ impl CmId {
     /// [`CmError::NoPort`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), CmError> {
         let agent = &self.handle().agent;
+        // This comes first, because a forked child must not wait for the list of devices.
+        let (space, options, named) = self.with(|id| match id.local {
+            Some(_) => Err(id.refuse("bind")),
+            None => Ok((id.space, id.options, id.named.is_some())),
+        })?;
         let ip = address.ip();
         let context = match ip {
             _ if ip.is_unspecified() => None,
@@ -33,11 +38,6 @@ impl CmId {
             _ if ip.is_loopback() => agent.context_of(ip).ok(),
             _ => Some(agent.context_of(ip)?),
         };
-        let options = self.with(|id| match id.local {
-            Some(_) => Err(id.refuse("bind")),
-            None => Ok((id.space, id.options, id.named.is_some())),
-        });
-        let (space, options, named) = options?;
         let place = Place::of(ip, options.family_only);
         let port = if named {
             0
