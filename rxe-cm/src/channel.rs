@@ -3,7 +3,7 @@
 use crate::{counter::Counter, error::CmError, event::CmEvent, id::CmId};
 use core::time::Duration;
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -156,24 +156,33 @@ impl Queue {
         event
     }
 
-    /// Moves the events of one id to another channel (rdma_migrate_id).
-    pub(crate) fn move_events(&self, id: &CmId, to: &Self) {
-        self.take_of(id).into_iter().for_each(|event| to.push(event));
+    /// Moves the events of one id to another channel (rdma_migrate_id), and those of the ids whose requests to it wait. Returns these ids.
+    pub(crate) fn move_events(&self, id: &CmId, to: &Self) -> HashSet<usize> {
+        let mut children = HashSet::new();
+        // A request comes before all other events of its id.
+        let events = self.take(|event| {
+            if event.listener.as_ref().is_some_and(|listener| listener.is_same(id)) {
+                children.insert(event.id.key());
+            }
+            event.concerns(id) || children.contains(&event.id.key())
+        });
+        events.into_iter().for_each(|event| to.push(event));
+        children
     }
 
     /// Drops the events of one id.
     fn forget(&self, id: &CmId) {
-        drop(self.take_of(id));
+        drop(self.take(|event| event.concerns(id)));
     }
 
-    /// Takes the events of one id. The caller drops them without the lock: dropping an event may destroy its id.
-    fn take_of(&self, id: &CmId) -> VecDeque<CmEvent> {
+    /// Takes those events. The caller drops them without the lock: dropping an event may destroy its id.
+    fn take(&self, which: impl FnMut(&CmEvent) -> bool) -> VecDeque<CmEvent> {
         if !self.is_own() {
             return VecDeque::new();
         }
         let mut events = self.lock();
         let was_empty = events.is_empty();
-        let (taken, kept) = core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
+        let (taken, kept) = core::mem::take(&mut *events).into_iter().partition(which);
         *events = kept;
         if !was_empty && events.is_empty() {
             self.readable.clear();

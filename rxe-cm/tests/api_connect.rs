@@ -4,7 +4,7 @@ mod api_common;
 
 use api_common::{Host, PORT, connect, pair, send};
 use rxe_cm::{
-    CmError, CmOptions, ConnParams, Direction, Ece, EventKind, Manager, Offer,
+    CmError, CmOptions, ConnParams, Direction, Ece, EventChannel, EventKind, Manager, Offer,
     proto::{Message, PortSpace, RejectReason},
 };
 use rxe_verbs::{ContextOptions, GidType, QpState, net::InprocNet};
@@ -233,6 +233,43 @@ fn a_destroyed_id_ends_its_connection_and_says_no_more() {
     passive.destroy();
     a.is_silent();
     b.is_silent();
+}
+
+/// rdma_migrate_id of a listener: the ids of requests that wait go along, and what has become of them since.
+#[test]
+fn the_ids_of_waiting_requests_migrate_with_their_listener() {
+    let (a, b) = pair();
+    let old = EventChannel::new().unwrap();
+    let listener = b.manager.create_id(&old, PortSpace::Tcp).unwrap();
+    listener.bind(b.at(PORT)).unwrap();
+    listener.listen(0).unwrap();
+    let [active, hasty] = [0, 1].map(|_| {
+        let id = a.resolved(PortSpace::Tcp, b.at(PORT));
+        a.qp(&id);
+        id.connect(&ConnParams::default()).unwrap();
+        id
+    });
+    // Two requests, and what the end of one of them says.
+    let (gone, is_gone) = mpsc::channel();
+    b.manager.watch(move |crossing| {
+        if matches!(crossing.datagram.message, Message::Rej(_)) {
+            let _ = gone.send(());
+        }
+    });
+    while b.manager.connections() < 2 {
+        thread::yield_now();
+    }
+    drop(hasty);
+    is_gone.recv().unwrap();
+    listener.migrate(&b.channel).unwrap();
+    drop(old);
+    let request = b.expect("CONNECT_REQUEST");
+    b.expect("CONNECT_REQUEST");
+    b.expect("REJECTED");
+    b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    assert!(a.expect("ESTABLISHED").id.is_same(&active));
+    assert!(b.expect("ESTABLISHED").id.is_same(&request.id));
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
             None => restarting(|| Ok(events.get_event(None)?))?,
         };
         // Events of ids that were destroyed are dropped, and so is what the peer says of a connection that failed here.
-        if let Some(event) = to_c(event) {
+        if let Some(event) = to_c(event, channel) {
             return Ok(event);
         }
     }
@@ -142,25 +142,24 @@ const fn number(kind: &EventKind) -> c_int {
     }
 }
 
-fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
+/// An event that was fetched from `channel`, which is that of a request's id, too.
+fn to_c(event: rxe_cm::CmEvent, channel: &Channel) -> Option<*mut Event> {
     let (mut name, mut status) = (number(&event.kind), event.status());
     let private_data = event.private_data;
     let param = param(&event.kind, &private_data);
     let mut events = None;
     let (id, listen_id, about) = if let Some(listener) = event.listener {
         let mut context = ptr::null_mut();
-        let mut channel = ptr::null_mut();
         let mut kind = rxe_verbs::QpType::Rc;
         let about = listener.number();
         let listen_id = ids().find(&about, |id| {
             context = id.c.context.load(Ordering::Relaxed);
-            channel = id.c.channel.load(Ordering::Acquire);
             kind = qp::kind_of(id);
             id.events.give();
             events = Some(Arc::clone(&id.events));
         })?;
         let space = event.id.port_space()?;
-        let id = enter(event.id, channel.cast(), context, space, kind);
+        let id = enter(event.id, channel, context, space, kind);
         // If this fails, the program sees that the fields are empty.
         let _ = Owned::ours(id).get().map(|id| {
             hear_options(id, &event.kind);

@@ -19,6 +19,7 @@ use crate::{
 };
 use rxe_verbs::{Context, Mtu, Pkey, Qkey, Qp, QpType, Qpn};
 use std::{
+    collections::HashSet,
     hash::{Hash, Hasher},
     io,
     net::SocketAddr,
@@ -284,16 +285,20 @@ impl CmId {
         })
     }
 
-    /// Moves the id's events, including those that wait, to another channel (rdma_migrate_id).
+    /// Moves the id's events, including those that wait, to another channel (rdma_migrate_id). Requests that wait take their new ids along.
     ///
     /// # Errors
     /// [`CmError::Forked`].
     pub fn migrate(&self, channel: &EventChannel) -> Result<(), CmError> {
         let new: &Arc<Queue> = channel.queue();
-        self.with(|id| {
-            let old = core::mem::replace(&mut id.queue, Arc::clone(new));
-            if !Arc::ptr_eq(&old, new) {
-                old.move_events(self, new);
+        self.handle().agent.act(|turn| {
+            let ids = &mut turn.state.ids;
+            let Some(old) = ids.get(self.key()).map(|id| Arc::clone(&id.queue)) else { return Ok(()) };
+            let children = if Arc::ptr_eq(&old, new) { HashSet::new() } else { old.move_events(self, new) };
+            for key in children.into_iter().chain([self.key()]) {
+                if let Some(id) = ids.get_mut(key) {
+                    id.queue = Arc::clone(new);
+                }
             }
             Ok(())
         })
