@@ -175,6 +175,20 @@ impl Queue {
         drop(self.take(|event| event.concerns(id)));
     }
 
+    /// Drops the last of those events.
+    pub(crate) fn forget_last(&self, which: impl Fn(&CmEvent) -> bool) {
+        if !self.is_own() {
+            return;
+        }
+        let mut events = self.lock();
+        let last = events.iter().rposition(which).and_then(|place| events.remove(place));
+        if last.is_some() && events.is_empty() {
+            self.readable.clear();
+        }
+        drop(events);
+        drop(last);
+    }
+
     /// Takes those events. The caller drops them without the lock: dropping an event may destroy its id.
     fn take(&self, which: impl FnMut(&CmEvent) -> bool) -> VecDeque<CmEvent> {
         if !self.is_own() {

@@ -115,6 +115,9 @@ fn groups_of_both_families() {
         sender.leave_multicast(group).unwrap();
         datagram(&a, &sender, &terms, &b, &receiver);
         assert!(sender.leave_multicast(group).is_err());
+        sender.join_multicast(group).unwrap();
+        sender.leave_multicast(group).unwrap();
+        assert!(a.channel.try_get_event().is_none(), "who has left is not told of the join");
         assert!(sender.join_multicast(own.parse().unwrap()).is_err());
         drop(receiver.leave_multicast(group));
         assert!(receiver.qp().unwrap().detach_multicast(Gid::from(group)).is_err(), "left");

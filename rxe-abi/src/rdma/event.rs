@@ -146,9 +146,9 @@ const fn number(kind: &EventKind) -> c_int {
 fn to_c(event: rxe_cm::CmEvent, channel: &Channel) -> Option<*mut Event> {
     let (mut name, mut status) = (number(&event.kind), event.status());
     let private_data = event.private_data;
-    let param = param(&event.kind, &private_data);
+    let mut param = param(&event.kind, &private_data);
     let mut events = None;
-    let (id, listen_id, about) = if let Some(listener) = event.listener {
+    let (id, listen_id) = if let Some(listener) = event.listener {
         let mut context = ptr::null_mut();
         let mut kind = rxe_verbs::QpType::Rc;
         let about = listener.number();
@@ -165,13 +165,18 @@ fn to_c(event: rxe_cm::CmEvent, channel: &Channel) -> Option<*mut Event> {
             hear_options(id, &event.kind);
             id.refresh()
         });
-        (id.cast_const(), listen_id, about)
+        (id.cast_const(), listen_id)
     } else {
         let about = event.id.number();
         let ends = matches!(event.kind, EventKind::Rejected(_) | EventKind::Disconnected { .. });
         let id = ids().find(&about, |id| {
             if ends && id.more().failed {
                 return;
+            }
+            if let EventKind::MulticastJoin(terms) = &event.kind {
+                // Another thread may have left the group since the event was fetched.
+                let Some(context) = Join::tell(&mut id.more().groups, terms.av.dst) else { return };
+                param = Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } };
             }
             id.events.give();
             events = Some(Arc::clone(&id.events));
@@ -193,12 +198,7 @@ fn to_c(event: rxe_cm::CmEvent, channel: &Channel) -> Option<*mut Event> {
                 };
             }
         })?;
-        (id, ptr::null(), about)
-    };
-    let param = match event.kind {
-        // The private data that the program gave for the group.
-        EventKind::MulticastJoin(terms) => joined(about, &terms),
-        _ => param,
+        (id, ptr::null())
     };
     let events = events?;
     let c = CmEvent { id, listen_id, event: name, status, param };
@@ -261,12 +261,6 @@ fn ud(terms: Option<&DatagramTerms>, private_data: &[u8]) -> UdParam {
         qp_num: terms.map_or(0, |terms| terms.qpn.value()),
         qkey: terms.map_or(0, |terms| terms.qkey.0),
     }
-}
-
-fn joined(about: usize, terms: &DatagramTerms) -> Param {
-    let mut context = ptr::null_mut();
-    ids().find(&about, |id| context = Join::tell(&mut id.more().groups, terms.av.dst));
-    Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } }
 }
 
 /// rdma_write_cm_event(3): an event of the program's own.

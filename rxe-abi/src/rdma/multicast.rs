@@ -8,7 +8,6 @@ use crate::{
 use core::{
     ffi::{c_int, c_void},
     net::IpAddr,
-    ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
 use rxe_verbs::Gid;
@@ -26,13 +25,12 @@ pub(super) struct Join {
 }
 
 impl Join {
-    /// The join that the next event of this group is for: the first one whose event was not delivered.
-    pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> *mut c_void {
-        let next = joins.iter_mut().find(|join| join.group == group && !join.told);
-        next.map_or(ptr::null_mut(), |join| {
-            join.told = true;
-            join.context.load(Ordering::Relaxed)
-        })
+    /// The context of the join that the next event of this group is for: the first one whose event was not delivered. `None` if the
+    /// program has left the group.
+    pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> Option<*mut c_void> {
+        let next = joins.iter_mut().find(|join| join.group == group && !join.told)?;
+        next.told = true;
+        Some(next.context.load(Ordering::Relaxed))
     }
 }
 
@@ -64,6 +62,8 @@ fn forget(id: &Id, group: IpAddr) -> Result<Join> {
 
 fn leave(id: &Id, group: IpAddr) -> Result<()> {
     let join = forget(id, group)?;
+    // As with Linux, the program is not told any more.
+    id.cm.forget_join(group);
     if let Some(qp) = qp::of(id).filter(|_| join.receives) {
         // It may not be attached, because another join of the group was left before.
         let _ = qp.qp.detach_multicast(Gid::from(group));

@@ -7,7 +7,7 @@ use crate::{
     route::gid_index,
 };
 use rxe_verbs::{Gid, Qpn};
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 impl CmId {
     /// Joins a group with the id's queue pair (rdma_join_multicast). On RoCE the group's MGID is its address in IPv6 form.
@@ -55,9 +55,21 @@ impl CmId {
             id.groups.swap_remove(place);
             Ok(id.qp.clone())
         })?;
+        self.forget_join(group);
         if let Some(qp) = qp {
             qp.detach_multicast(Gid::from(group))?;
         }
         Ok(())
+    }
+
+    /// Drops the event of the newest join of a group, if it was not fetched. [`Self::leave_multicast`] does this, too; programs that
+    /// manage the queue pair do it when they leave a group.
+    pub fn forget_join(&self, group: IpAddr) {
+        if let Some(queue) = self.read(|id| Some(Arc::clone(&id.queue))) {
+            queue.forget_last(|event| {
+                let this = |terms: &DatagramTerms| terms.av.dst == group && event.id.is_same(self);
+                matches!(&event.kind, EventKind::MulticastJoin(terms) if this(terms))
+            });
+        }
     }
 }
