@@ -85,11 +85,6 @@ impl EventChannel {
         }
     }
 
-    /// Drops the waiting events of an id.
-    pub fn forget(&self, id: &CmId) {
-        self.0.0.forget(id);
-    }
-
     /// Takes an event if there is one, without waiting.
     #[must_use]
     pub fn try_get_event(&self) -> Option<CmEvent> {
@@ -171,7 +166,7 @@ impl Queue {
     }
 
     /// Drops the events of one id.
-    fn forget(&self, id: &CmId) {
+    pub(crate) fn forget(&self, id: &CmId) {
         drop(self.take(|event| event.concerns(id)));
     }
 

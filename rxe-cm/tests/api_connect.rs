@@ -235,6 +235,23 @@ fn a_destroyed_id_ends_its_connection_and_says_no_more() {
     b.is_silent();
 }
 
+/// Events have handles of their id. Neither one that waits nor one that comes while the id is being destroyed keeps it.
+#[test]
+fn events_do_not_keep_a_destroyed_id() {
+    let (a, _b) = pair();
+    let user = || EventKind::User { status: 0, arg: 0 };
+    for _ in 0..2 {
+        let id = a.id(PortSpace::Tcp);
+        id.bind(a.at(PORT)).unwrap();
+        id.tell(user()).unwrap();
+        let other = id.clone();
+        id.destroy();
+        other.tell(user()).unwrap();
+        drop(other);
+        assert!(a.channel.try_get_event().is_none());
+    }
+}
+
 /// rdma_migrate_id of a listener: the ids of requests that wait go along, and what has become of them since.
 #[test]
 fn the_ids_of_waiting_requests_migrate_with_their_listener() {

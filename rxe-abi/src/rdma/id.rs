@@ -214,7 +214,6 @@ pub(super) extern "C" fn rdma_destroy_id(id: Owned<Id>) -> c_int {
             ids().remove(&this.cm.number());
         }
         this.events.wait();
-        this.channel()?.channel.forget(&this.cm);
         let cm = this.cm.clone();
         id.free();
         cm.destroy();

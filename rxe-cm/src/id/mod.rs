@@ -174,12 +174,19 @@ impl CmId {
     }
 
     /// Destroys the id, as dropping its last handle does. But when this returns the peer has been told, even if the process
-    /// ends at once (rdma_destroy_id).
+    /// ends at once (rdma_destroy_id). Its events that wait are dropped, because they have handles of it, and no further ones come, even
+    /// if the program still has another clone.
     pub fn destroy(self) {
         let handle = Arc::clone(self.handle());
-        drop(self);
-        // The turn of another thread may not have ended yet, and the id is destroyed only at its end. A forked child sends nothing.
-        let _ = handle.agent.act(|_| Ok(()));
+        // The id is destroyed at the end of this turn, and no event can come before. A forked child sends nothing.
+        let _ = handle.agent.act(|turn| {
+            if let Some(id) = turn.state.ids.get_mut(self.key()) {
+                id.handle = Weak::new();
+                id.queue.forget(&self);
+            }
+            drop(self);
+            Ok(())
+        });
     }
 
     /// A number that no other existing id of its manager has.
