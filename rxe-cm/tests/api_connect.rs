@@ -9,6 +9,7 @@ use rxe_cm::{
 };
 use rxe_verbs::{ContextOptions, GidType, QpState, net::InprocNet};
 use std::{
+    net::SocketAddr,
     sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
@@ -466,12 +467,14 @@ fn ports_are_taken_once() {
     let any = b.id(PortSpace::Tcp);
     any.bind(b.at(0)).unwrap();
     assert_ne!(any.local_addr().unwrap().port(), 0);
-    let shared: Vec<_> = (0..2).map(|_| b.id(PortSpace::Tcp)).collect();
-    for id in &shared {
-        id.set_options(CmOptions { reuse_addr: true, ..CmOptions::default() }).unwrap();
+    for port in [99, 0] {
+        let shared = [0, 1].map(|_| b.id(PortSpace::Tcp));
+        for id in &shared {
+            id.set_options(CmOptions { reuse_addr: true, ..CmOptions::default() }).unwrap();
+        }
+        shared[0].bind(SocketAddr::new([0; 4].into(), port)).unwrap();
+        shared[1].bind(b.at(shared[0].local_addr().unwrap().port())).unwrap();
     }
-    shared[0].bind("0.0.0.0:99".parse().unwrap()).unwrap();
-    shared[1].bind(b.at(99)).unwrap();
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl CmId {
                 Err(Taken::Wide) => return Err(CmError::Overlap { address, space: name_of(space) }),
             }
         } else {
-            self.claim_any(space, place)?
+            self.claim_any(space, place, options.reuse_addr)?
         };
         self.with(|id| {
             let mut local = address;
@@ -59,11 +59,11 @@ impl CmId {
         })
     }
 
-    fn claim_any(&self, space: PortSpace, place: Place) -> Result<u16, CmError> {
+    fn claim_any(&self, space: PortSpace, place: Place, reuse: bool) -> Result<u16, CmError> {
         let agent = &self.handle().agent;
         for _ in 0..TRIES {
             let port = random_port(agent);
-            if self.claim(ServiceId::new(space, port), place, false)?.is_ok() {
+            if self.claim(ServiceId::new(space, port), place, reuse)?.is_ok() {
                 return Ok(port);
             }
         }
