@@ -226,6 +226,16 @@ fn ids_are_told_of_what_becomes_of_their_interface() {
     program_with("removed", &[], SECOND_INTERFACE);
 }
 
+#[test]
+fn the_scope_of_a_link_local_address_decides_about_the_device() {
+    let both = "ip link add rxe-a type veth peer name rxe-b && \
+         ip link set rxe-a addrgenmode none && ip link set rxe-b addrgenmode none && \
+         ip addr add 10.66.1.1/24 dev rxe-a && ip addr add 10.66.2.1/24 dev rxe-b && \
+         ip link set rxe-a up && ip link set rxe-b up && \
+         ip addr add fe80::1/64 dev rxe-a nodad && ip addr add fe80::1/64 dev rxe-b nodad";
+    program_with("scopes", &[], both);
+}
+
 /// Descriptors that are watched by edges, and flags of receives.
 #[test]
 fn event_loops_hear_of_each_event() {

@@ -161,14 +161,26 @@ impl Agent {
 
     /// The device that has `address`, opened.
     pub(crate) fn context_of(&self, address: IpAddr) -> Result<Context, CmError> {
+        self.context_at(address, 0)
+    }
+
+    /// The same. Several interfaces may have the same link-local address. If `scope` is not 0, it is the index of the one that is meant.
+    pub(crate) fn context_at(&self, address: IpAddr, scope: u32) -> Result<Context, CmError> {
+        let is_any = scope == 0 || !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let is_meant = |device: &Device| is_any || device.interface().index == scope;
         let mut contexts = lock(&self.contexts);
-        if let Some(context) = contexts.iter().find(|context| gid_index(context, address).is_some()) {
+        let mut meant = contexts.iter().filter(|context| is_meant(context.device()));
+        if let Some(context) = meant.find(|context| gid_index(context, address).is_some()) {
             return Ok(context.clone());
         }
         if !self.system {
             return Err(CmError::NotLocal(address));
         }
-        let device = Device::of_address(address).map_err(|_| CmError::NotLocal(address))?;
+        let device = match is_any {
+            true => Device::of_address(address).ok(),
+            false => rxe_verbs::devices().unwrap_or_default().into_iter().find(is_meant),
+        };
+        let device = device.ok_or(CmError::NotLocal(address))?;
         let context = Context::open(&device)?;
         if gid_index(&context, address).is_none() || !context.shares_port_with(&self.home) {
             return Err(CmError::NotLocal(address));

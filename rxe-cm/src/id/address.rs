@@ -36,7 +36,7 @@ impl CmId {
             _ if ip.is_unspecified() => None,
             // Without a peer any device will do, so that of this address is used if there is one.
             _ if ip.is_loopback() => agent.context_of(ip).ok(),
-            _ => Some(agent.context_of(ip)?),
+            _ => Some(agent.context_at(ip, scope_of(address))?),
         };
         let place = Place::of(ip, options.family_only);
         let port = if named {
@@ -126,7 +126,7 @@ impl CmId {
             self.bind(from)?;
         }
         let mut to = concrete(to);
-        let found = find_way(agent, from.map(|from| from.ip()), to);
+        let found = find_way(agent, from, to);
         // If no device has the loopback address, the path to this host goes by the device's own address.
         if let Ok((ip, _)) = found
             && to.ip().is_loopback()
@@ -274,15 +274,25 @@ fn check_pkey(context: &Context, wanted: Option<rxe_verbs::Pkey>) -> Result<(), 
 
 /// Our address and device for a peer. A loopback address counts as none if the peer is on another host, or if no device has it.
 /// Groups may be joined on it, too.
-fn find_way(agent: &Agent, from: Option<IpAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
-    let ip = match from.filter(|from| !from.is_unspecified()) {
+fn find_way(agent: &Agent, from: Option<SocketAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
+    let ip = match from.map(|from| from.ip()).filter(|from| !from.is_unspecified()) {
         Some(from) if !from.is_loopback() => from,
         Some(from) if (to.ip().is_loopback() || to.ip().is_multicast()) && agent.context_of(from).is_ok() => {
             from
         }
         _ => source(agent, to)?,
     };
-    Ok((ip, agent.context_of(ip)?))
+    let scope = from.map_or(0, scope_of);
+    let scope = if scope == 0 { scope_of(to) } else { scope };
+    Ok((ip, agent.context_at(ip, scope)?))
+}
+
+/// The index of the interface that an address names, or 0.
+const fn scope_of(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    }
 }
 
 fn source(agent: &Agent, to: SocketAddr) -> Result<IpAddr, CmError> {
