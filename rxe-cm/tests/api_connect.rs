@@ -9,6 +9,7 @@ use rxe_cm::{
 };
 use rxe_verbs::{ContextOptions, GidType, QpState, net::InprocNet};
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, Mutex, mpsc},
     thread,
@@ -475,6 +476,30 @@ fn ports_are_taken_once() {
         shared[0].bind(SocketAddr::new([0; 4].into(), port)).unwrap();
         shared[1].bind(b.at(shared[0].local_addr().unwrap().port())).unwrap();
     }
+}
+
+/// So many that some would be drawn twice.
+#[test]
+fn ports_that_are_drawn_are_different() {
+    let (a, b) = pair();
+    let places = [[0; 4].into(), a.address].map(|ip| SocketAddr::new(ip, 0));
+    let shares = |place: &SocketAddr| {
+        let id = a.id(PortSpace::Tcp);
+        id.set_options(CmOptions { reuse_addr: true, ..CmOptions::default() }).unwrap();
+        id.bind(*place).unwrap();
+        id
+    };
+    let resolves = || {
+        let id = a.id(PortSpace::Tcp);
+        id.resolve_addr(None, b.at(PORT)).unwrap();
+        a.expect("ADDR_RESOLVED").id
+    };
+    // Those of ids that are gone can be drawn again, although there are not so many.
+    (0..40_000).for_each(|_| drop(resolves()));
+    let mut ids: Vec<_> = places.iter().cycle().take(1000).map(shares).collect();
+    ids.extend((0..1000).map(|_| resolves()));
+    let ports: HashSet<_> = ids.iter().map(|id| id.local_addr().unwrap().port()).collect();
+    assert_eq!(ports.len(), ids.len());
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(crate) struct State {
     /// Lookups that were answered, the oldest first. Some of them are gone.
     pub(super) answered: VecDeque<(IpAddr, CommId)>,
     pub(crate) services: Services,
+    /// Ports of clients that are not bound, and whose they are. They are names only: nobody can connect to them.
+    pub(crate) sources: HashMap<ServiceId, usize>,
     pub(super) timers: Timers<Key>,
     /// Places in the record of connections that outlives the process.
     pub(super) records: Slab<()>,
@@ -213,6 +215,11 @@ impl Bucket {
 }
 
 impl State {
+    /// Whether an id of this process has the port.
+    pub(crate) fn has_port(&self, port: ServiceId) -> bool {
+        self.sources.contains_key(&port) || self.services.of(port).next().is_some()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().into_iter().chain(self.unheard.deadline()).min()
     }
@@ -284,6 +291,12 @@ impl Turn<'_> {
             self.state.services.remove(service, id);
             if let (Some(port), Some(token)) = (self.agent.home.host_port(), token) {
                 port.unlisten(token);
+            }
+        }
+        if let Some(local) = entry.local {
+            let source = ServiceId::new(entry.space, local.port());
+            if self.state.sources.get(&source) == Some(&id) {
+                self.state.sources.remove(&source);
             }
         }
         match core::mem::replace(&mut entry.exchange, left) {

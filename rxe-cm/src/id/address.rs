@@ -2,7 +2,7 @@
 
 use super::CmId;
 use crate::{
-    agent::{Agent, Claim, Exchange, Place, Taken},
+    agent::{Agent, Claim, Exchange, Place, Taken, Turn},
     error::CmError,
     event::EventKind,
     proto::{PortSpace, ServiceId},
@@ -63,7 +63,12 @@ impl CmId {
         let agent = &self.handle().agent;
         for _ in 0..TRIES {
             let port = random_port(agent);
-            if self.claim(ServiceId::new(space, port), place, reuse)?.is_ok() {
+            let service = ServiceId::new(space, port);
+            // Who draws a port does not share another's, even if both would allow it.
+            if reuse && agent.act(|turn| Ok(turn.state.has_port(service)))? {
+                continue;
+            }
+            if self.claim(service, place, reuse)?.is_ok() {
                 return Ok(port);
             }
         }
@@ -137,7 +142,7 @@ impl CmId {
         agent.act(|turn| {
             let kind = match found {
                 Ok((ip, context)) => {
-                    let port = self.port_for(turn.state.ids.get(self.key()).and_then(|id| id.local), agent);
+                    let port = self.port(turn);
                     if let Some(id) = turn.state.ids.get_mut(self.key()) {
                         let mut local = SocketAddr::new(ip, port);
                         if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to) {
@@ -155,9 +160,22 @@ impl CmId {
         })
     }
 
-    /// The port that it has, or one that serves as its name only: nobody can connect to it.
-    fn port_for(&self, local: Option<SocketAddr>, agent: &Agent) -> u16 {
-        local.map_or_else(|| random_port(agent), |local| local.port())
+    /// The port that it has, or one that serves as its name only: nobody can connect to it. As with Linux, no other id has it. If nearly
+    /// all are in use, another one may.
+    fn port(&self, turn: &mut Turn<'_>) -> u16 {
+        let Some(id) = turn.state.ids.get(self.key()) else { return 0 };
+        if let Some(local) = id.local {
+            return local.port();
+        }
+        let space = id.space;
+        let mut drawn = core::iter::repeat_with(|| random_port(turn.agent)).take(TRIES);
+        match drawn.find(|port| !turn.state.has_port(ServiceId::new(space, *port))) {
+            Some(port) => {
+                turn.state.sources.insert(ServiceId::new(space, port), self.key());
+                port
+            }
+            None => random_port(turn.agent),
+        }
     }
 
     /// Finds out the properties of the path (rdma_resolve_route). [`EventKind::RouteResolved`] follows, or
