@@ -1,7 +1,8 @@
 /* Endpoints made in one call: what rdma_create_ep is given for a listener is what its requests' queue pairs are made of.
- * A client's queue pair made by rdma_create_qp_ex has the functions that it asks for. Listeners for datagrams, too.
+ * A client's queue pair made by rdma_create_qp_ex has the functions that it asks for. Listeners for datagrams, too, and one that migrates.
  * endpoints ADDRESS, which is one of this host. Prints what is wrong; exit code 1 then. */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
@@ -139,6 +140,59 @@ static void datagrams(void)
 	rdma_destroy_ep(request);
 }
 
+static void *plain_client(void *arg)
+{
+	struct ibv_qp_init_attr init = small();
+	struct rdma_addrinfo *info = find(0, RDMA_PS_TCP);
+	struct rdma_cm_id *id;
+
+	(void)arg;
+	if (rdma_create_ep(&id, info, NULL, &init)) {
+		perror("rdma_create_ep");
+		exit(2);
+	}
+	rdma_freeaddrinfo(info);
+	check("rdma_connect to a listener that migrates", rdma_connect(id, NULL) == 0);
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+/* A listener that gets a channel while a request waits: the request's id is on that channel, too. */
+static void migrates(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct ibv_qp_init_attr init = small();
+	struct rdma_addrinfo *info = find(RAI_PASSIVE, RDMA_PS_TCP);
+	struct rdma_cm_id *listener, *request;
+	struct rdma_cm_event *event;
+	struct pollfd waits;
+	pthread_t thread;
+
+	if (rdma_create_ep(&listener, info, NULL, NULL) || rdma_listen(listener, 1) ||
+	    pthread_create(&thread, NULL, plain_client, NULL))
+		exit(2);
+	rdma_freeaddrinfo(info);
+	waits = (struct pollfd){ .fd = listener->channel->fd, .events = POLLIN };
+	alarm(20);
+	if (poll(&waits, 1, -1) != 1 || rdma_migrate_id(listener, channel) || rdma_get_cm_event(channel, &event))
+		exit(2);
+	request = event->id;
+	check("channel of the request", request->channel == channel);
+	rdma_ack_cm_event(event);
+	init.qp_type = IBV_QPT_RC;
+	check("rdma_create_qp", rdma_create_qp(request, NULL, &init) == 0);
+	check("rdma_accept of the request", rdma_accept(request, NULL) == 0);
+	if (rdma_get_cm_event(channel, &event))
+		exit(2);
+	check("established", event->event == RDMA_CM_EVENT_ESTABLISHED && event->id == request);
+	rdma_ack_cm_event(event);
+	alarm(0);
+	pthread_join(thread, NULL);
+	rdma_destroy_ep(request);
+	rdma_destroy_ep(listener);
+	rdma_destroy_event_channel(channel);
+}
+
 int main(int count, char **arguments)
 {
 	struct ibv_qp_init_attr init = small();
@@ -210,6 +264,7 @@ int main(int count, char **arguments)
 	check("nothing holds the queues", ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(send) == 0 && ibv_destroy_cq(receive) == 0);
 	check("nothing holds the domain", ibv_dealloc_pd(pd) == 0);
 	datagrams();
+	migrates();
 	printf("endpoints: %d wrong\n", wrong);
 	return wrong != 0;
 }
