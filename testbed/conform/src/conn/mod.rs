@@ -1,5 +1,6 @@
 //! A connection between a queue pair of the suite and one of the device, with short methods for the scripts of cases.
 
+mod answers;
 mod options;
 mod program;
 
@@ -384,74 +385,6 @@ impl Conn {
         let got = self.rx(expected.psn(self.expected))?;
         self.expected = self.expected.wrapping_add(self.span(&got.packet)) & MASK24;
         Ok(got)
-    }
-
-    /// A positive acknowledgement of exactly that PSN.
-    ///
-    /// # Errors
-    /// If another packet arrives, or none.
-    pub fn acked(&self, psn: u32) -> Outcome<Got> {
-        let got = self.rx(Packet::of(op::ACK).psn(psn & MASK24))?;
-        check(got.syndrome.is_some_and(|syndrome| syndrome < 0x20), || {
-            format!("expected an ACK, got {}", got.summary())
-        })?;
-        Ok(got)
-    }
-
-    /// A NAK of exactly that PSN with that syndrome.
-    ///
-    /// # Errors
-    /// If another packet arrives, or none.
-    pub fn naked(&self, psn: u32, syndrome: u8) -> Outcome<Got> {
-        self.rx(Packet::of(op::ACK).psn(psn & MASK24).syndrome(syndrome))
-    }
-
-    /// No packet arrives from the device.
-    ///
-    /// # Errors
-    /// If one arrives.
-    pub fn quiet(&self) -> Outcome {
-        let calm = self.calm();
-        self.quiet_for(calm)
-    }
-
-    /// Waits until the link counts as quiet. Packets that arrive meanwhile are kept.
-    ///
-    /// # Errors
-    /// If the link is down.
-    pub fn wait_calm(&self) -> Outcome {
-        let calm = self.calm();
-        self.world.borrow_mut().wait(calm)
-    }
-
-    /// No packet arrives from the device for this time.
-    ///
-    /// # Errors
-    /// If one arrives.
-    pub fn quiet_for(&self, time: Duration) -> Outcome {
-        match self.next(time)? {
-            None => Ok(()),
-            Some(got) => broken(format!("expected silence, got {}", got.summary())),
-        }
-    }
-
-    /// The device executes the next request as if nothing had happened: it acknowledges an empty WRITE, and its next packet
-    /// is that acknowledgement.
-    ///
-    /// # Errors
-    /// If it does not.
-    pub fn alive(&mut self) -> Outcome<Got> {
-        let psn = self.tx(self.write(0, &[]))?;
-        self.acked(psn)
-    }
-
-    /// The device neither answers nor executes this packet, and executes the next request as if this packet had not arrived.
-    ///
-    /// # Errors
-    /// If it answers or executes the packet.
-    pub fn ignores(&mut self, packet: Packet) -> Outcome {
-        self.raw(packet)?;
-        self.alive().map(|_| ())
     }
 }
 
