@@ -3,6 +3,8 @@
 mod answers;
 mod options;
 mod program;
+#[cfg(test)]
+mod tests;
 
 pub use options::Options;
 pub use program::Came;
@@ -13,7 +15,11 @@ use crate::{
     dut::{Access, Av, Change, Handle, Mr, Qp, Service, State},
     wire::{MASK24, Packet, op, service},
 };
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
 
 /// The device's objects that a connection uses.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +74,8 @@ pub struct Conn {
     /// Number of messages from the device that we have completed (the MSN).
     pub msn: u32,
     next_receive: usize,
+    /// The oldest PSN of ours that no answer of the device has covered yet.
+    unanswered: Cell<u32>,
 }
 
 impl Conn {
@@ -108,6 +116,7 @@ impl Conn {
             expected: options.dut_psn & MASK24,
             msn: 0,
             next_receive: 0,
+            unanswered: Cell::new(options.psn & MASK24),
         };
         for state in [State::Init, State::Rtr, State::Rts] {
             if options.upto == State::Reset {
@@ -139,6 +148,9 @@ impl Conn {
     /// # Errors
     /// The error that the device reports.
     pub fn step(&mut self, to: State) -> Outcome {
+        if to == State::Rtr {
+            self.unanswered.set(self.options.psn & MASK24);
+        }
         let change = self.options.step(to, self.qpn, self.way());
         self.modify(&change)
     }
@@ -352,7 +364,11 @@ impl Conn {
     /// # Errors
     /// If the link is down.
     pub fn next(&self, within: Duration) -> Outcome<Option<Got>> {
-        self.world.borrow_mut().take(self.qpn, within)
+        let got = self.world.borrow_mut().take(self.qpn, within)?;
+        if let Some(got) = &got {
+            self.count_answered(got);
+        }
+        Ok(got)
     }
 
     /// The next packet from the device, which must match `expected`.
@@ -360,11 +376,23 @@ impl Conn {
     /// # Errors
     /// If it does not match, or none arrives.
     pub fn rx(&self, expected: Packet) -> Outcome<Got> {
+        self.rx_after(expected, |_| false)
+    }
+
+    /// The same after any number of packets that `passed` accepts.
+    fn rx_after(&self, expected: Packet, passed: impl Fn(&Packet) -> bool) -> Outcome<Got> {
         let expected = Packet { opcode: expected.opcode.map(|code| self.on_service(code)), ..expected };
         let patience = self.patience();
-        let Some(got) = self.next(patience)? else {
-            self.world.borrow_mut().instead(expected.clone(), None);
-            return broken(format!("expected {}, nothing came for {patience:?}", expected.summary()));
+        let got = loop {
+            let Some(got) = self.world.borrow_mut().take(self.qpn, patience)? else {
+                self.world.borrow_mut().instead(expected.clone(), None);
+                return broken(format!("expected {}, nothing came for {patience:?}", expected.summary()));
+            };
+            let is_passed = passed(&got.packet);
+            self.count_answered(&got);
+            if !is_passed {
+                break got;
+            }
         };
         let wrong = expected.mismatches(&got.packet);
         if !wrong.is_empty() {
