@@ -2,8 +2,8 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, must, named, numbered, same, should, template},
-    conn::pattern,
+    case::{Case, Outcome, check, must, named, numbered, same, should, template},
+    conn::{Conn, pattern},
     dut::{Feature, Kind, State, WrOp},
     wire::{Packet, op},
 };
@@ -17,9 +17,11 @@ pub(super) fn add(all: &mut Vec<Case>) {
     let members =
         [0x0001, 0x8001, 0x7ffe, 0x0000].map(|key| (key, format!("{key:04X}"), format!("{key:#06x}")));
     all.extend(PKEY.family(members, |b, key| dropped(b, |packet| packet.pkey(key as u16))));
-    let unknown = [0x15, 0x18, 0x1b, 0x1e, 0x1f, 0x44, 0x80, 0xc4, 0xff];
-    let members = unknown.map(|code| (code, format!("{code:02X}"), format!("{code:#04x}")));
-    all.extend(OPCODE.family(members, unknown_opcode));
+    let members = |codes: &[u32]| -> Vec<_> {
+        codes.iter().map(|&code| (code, format!("{code:02X}"), format!("{code:#04x}"))).collect()
+    };
+    all.extend(RESERVED.family(members(&[0x15, 0x18, 0x1b, 0x1e, 0x1f]), reserved_opcode));
+    all.extend(OPCODE.family(members(&[0x44, 0x80, 0xc4, 0xff]), unknown_opcode));
     let other = [
         (0x24, "UC", "UC SEND"),
         (0x2a, "UCW", "UC WRITE"),
@@ -43,6 +45,12 @@ const OPCODE: Case = must(
     "IBTA 9.6.1.1.4, table 38",
     template,
 );
+const RESERVED: Case = must(
+    "BTH.OPCODE",
+    "A reliable queue pair does not obey the reserved opcode {}: it drops it, or refuses it as an invalid request",
+    "IBTA 9.6.1.1.4, 9.7.4.1.2, table 38",
+    template,
+);
 const SERVICE: Case = must("BTH.SERVICE", "A reliable queue pair drops a {}", "IBTA 9.6.1.1.4", template);
 
 fn dropped(b: &mut Bench, change: impl Fn(Packet) -> Packet) -> Outcome {
@@ -58,17 +66,49 @@ fn taken(b: &mut Bench, change: impl Fn(Packet) -> Packet) -> Outcome {
     c.holds(0, &pattern(7, 8))
 }
 
-/// Sends the opcode as it is, without the bits of the queue pair's service.
+/// A packet of this opcode as it is, without the bits of the queue pair's service.
+fn strange(c: &Conn, code: u32) -> Packet {
+    let (va, rkey) = c.at(0);
+    Packet::of(code as u8).reth(va, rkey, 8).qkey(0x1111_1111).data(vec![7; 8]).ask()
+}
+
+/// The opcode belongs to the queue pair's service, but means nothing there. So a responder may take it for a request that it
+/// does not support, or for no packet at all.
+fn reserved_opcode(b: &mut Bench, code: u32) -> Outcome {
+    let mut c = b.rc()?;
+    let posted = c.post_recv(64)?;
+    let psn = c.psn;
+    c.raw(strange(&c, code))?;
+    // A packet that was dropped does not move the PSN: so the first answer is one to this PSN, whichever of the two it is.
+    c.tx(c.write(16, &[5; 8]))?;
+    let got = c.rx(Packet::of(op::ACK).psn(psn))?;
+    if got.syndrome == Some(0x61) {
+        c.quiet()?;
+        c.in_state(State::Err)?;
+        c.holds(0, &[0; 24])?;
+        let wc = c.wc(Kind::Recv)?;
+        return check(wc.status != "SUCCESS", || "it took the receive".into());
+    }
+    check(got.syndrome.is_some_and(|syndrome| syndrome < 0x20), || {
+        format!("expected nothing or the NAK of an invalid request, got {}", got.summary())
+    })?;
+    c.holds(0, &[[0; 8], [0; 8], [5; 8]].concat())?;
+    takes_a_send(&mut c, posted.wr_id)
+}
+
 fn unknown_opcode(b: &mut Bench, code: u32) -> Outcome {
     let mut c = b.rc()?;
     let posted = c.post_recv(64)?;
-    let (va, rkey) = c.at(0);
-    let packet = Packet::of(code as u8).reth(va, rkey, 8).qkey(0x1111_1111).data(vec![7; 8]).ask();
-    c.ignores(packet)?;
+    c.ignores(strange(&c, code))?;
     c.holds(0, &[0; 8])?;
+    takes_a_send(&mut c, posted.wr_id)
+}
+
+/// The receive is still there.
+fn takes_a_send(c: &mut Conn, posted: u64) -> Outcome {
     let psn = c.tx(Packet::of(op::SEND_ONLY).data(vec![1; 4]).ask())?;
     c.acked(psn)?;
-    c.done(Kind::Recv, posted.wr_id).map(|_| ())
+    c.done(Kind::Recv, posted).map(|_| ())
 }
 
 const TAGS: &[Case] = &[

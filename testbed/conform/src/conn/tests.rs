@@ -6,7 +6,7 @@ use crate::{
     dut::core,
     link::{Arrival, Link, LinkError},
     run::{Differences, Finding, Verdict, run},
-    wire::{Packet, Roce, ends_of, is_response, take_apart},
+    wire::{Packet, Roce, ends_of, is_response, op, take_apart},
 };
 use std::{net::IpAddr, time::Duration};
 
@@ -29,8 +29,10 @@ impl<F: FnMut(Packet) -> Packet> Link for Altered<F> {
     fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
         let (Some(ends), Ok(seen)) = (ends_of(ip), take_apart(ip, true)) else { return self.0.send(ip) };
         let altered = (self.1)(seen.packet.clone());
+        // Lengths are made anew.
+        let whole = Packet { ip_len: None, udp_len: None, ..altered.clone() };
         // A packet that is left alone goes on as it is, with whatever is wrong with it.
-        if altered == seen.packet { self.0.send(ip) } else { self.0.send(&altered.encode(&ends)) }
+        if altered == seen.packet { self.0.send(ip) } else { self.0.send(&whole.encode(&ends)) }
     }
 
     fn recv(&mut self, within: Duration) -> Result<Option<Arrival>, LinkError> {
@@ -75,4 +77,32 @@ fn a_responder_may_acknowledge_more_often_than_it_is_asked_to() {
         if is_request { packet.ask() } else { packet }
     });
     assert_eq!(failed(&findings), []);
+}
+
+/// The cases of reserved opcodes, where the device takes them for this packet of ours.
+fn reserved(taken_for: fn(Packet) -> Packet) -> Vec<Finding> {
+    let codes = [0x15, 0x18, 0x1b, 0x1e, 0x1f];
+    let starts = codes.map(|code| format!("BTH.OPCODE.{code:02X}"));
+    let starts = starts.each_ref().map(String::as_str);
+    let findings = played(&starts, move |packet| {
+        let is_reserved = packet.opcode.is_some_and(|code| codes.contains(&code));
+        if is_reserved { taken_for(packet) } else { packet }
+    });
+    assert_eq!(findings.len(), codes.len());
+    findings
+}
+
+#[test]
+fn a_reserved_opcode_may_be_refused_but_not_obeyed() {
+    // A LAST without a FIRST is an invalid request.
+    assert_eq!(failed(&reserved(|packet| packet.opcode(op::SEND_LAST))), []);
+    let wrong: [fn(Packet) -> Packet; 3] = [
+        |packet| packet.opcode(op::SEND_ONLY),
+        |packet| packet.opcode(op::WRITE_ONLY).reth(0, 0, 0).data(vec![]),
+        // Refused, but as an access that is not allowed.
+        |packet| packet.opcode(op::WRITE_ONLY).reth(0, 0, 8),
+    ];
+    for (at, obeyed) in wrong.into_iter().enumerate() {
+        assert_eq!(failed(&reserved(obeyed)).len(), 5, "{at}");
+    }
 }
