@@ -20,6 +20,11 @@ use std::{
 const MOST_KEPT: usize = 4000;
 /// How many times [`World::calm`] a case waits for the packets of the previous case to stop arriving.
 const MOST_CALMS: u32 = 100;
+/// Where a time limit is set, its part for which no packet may arrive for the link to count as quiet: a device that may take long
+/// to answer may also take long to answer wrongly.
+const CALM_PART: u32 = 100;
+/// The longest such time. Some cases wait for silence twice while a timer of 655 ms runs.
+const MOST_CALM: Duration = Duration::from_millis(250);
 /// How long the bench polls the link before it polls the device again.
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -106,10 +111,15 @@ impl World {
         self.link.now()
     }
 
+    /// The time limit that was set, unless the case keeps to the usual one.
+    fn set_limit(&self) -> Option<Duration> {
+        self.patience.filter(|_| !self.hurried)
+    }
+
     /// How long the device may take to answer.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.patience.filter(|_| !self.hurried).unwrap_or_else(|| self.link.patience())
+        self.set_limit().unwrap_or_else(|| self.link.patience())
     }
 
     /// Selects the usual time limit even if a longer one is set. The suite does so when an answer may well never come.
@@ -122,10 +132,11 @@ impl World {
         self.patience = Some(patience);
     }
 
-    /// How long no packet may arrive for the link to count as quiet.
+    /// How long no packet may arrive for the link to count as quiet. It is longer for a device that is given more time to answer.
     #[must_use]
     pub fn calm(&self) -> Duration {
-        self.link.calm()
+        let limit = self.set_limit().unwrap_or_default();
+        self.link.calm().max((limit / CALM_PART).min(MOST_CALM))
     }
 
     /// The two addresses between which the suite's packets travel.
@@ -344,7 +355,7 @@ impl Bench {
         world.dut.reset()?;
         // Receives and drops the packets of the last case that are still on their way, for a limited time in case they never
         // end.
-        let (calm, start) = (world.calm(), world.now());
+        let (calm, start) = (world.link.calm(), world.now());
         while world.now() < start + MOST_CALMS * calm
             && let Ok(Some(arrival)) = world.link.recv(calm / 8)
         {

@@ -47,7 +47,8 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
     /// How long the device may take to answer before it counts as silent [default: 3 by UDP, 4 with whole frames].
-    /// Cases that are listed as differences, or left to the device, keep to the default
+    /// Where nothing may come, a hundredth of it is waited, 250 ms at most [default: 15 ms by UDP, 30 ms with whole
+    /// frames]. Cases that are listed as differences, or left to the device, keep to the default
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     patience: Option<Duration>,
     /// A broken rule that is only asked for ("should") fails the run, too

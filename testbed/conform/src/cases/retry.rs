@@ -88,7 +88,9 @@ const CASES: &[Case] = &[
         let mut c = b.rc_with(|o| o.timeout = 0)?;
         let wr = c.post(WrOp::Send, 8)?;
         let got = c.request(Packet::of(op::SEND_ONLY))?;
-        c.quiet_for(Duration::from_millis(800))?;
+        // Longer than the timeout that a device may use instead: up to code 19 (2.1 s), or the longest one (2.4 h) where time
+        // costs nothing.
+        c.quiet_for(Duration::from_secs(if b.has(Feature::ExactTime) { 9000 } else { 3 }))?;
         c.ack(got.psn.unwrap_or(0))?;
         c.done(Kind::Send, wr).map(|_| ())
     }),

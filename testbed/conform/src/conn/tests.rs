@@ -3,7 +3,7 @@
 use crate::{
     bench::Bench,
     cases,
-    dut::core,
+    dut::{WrOp, core},
     link::{Arrival, Link, LinkError},
     run::{Differences, Finding, Verdict, run},
     wire::{Packet, Roce, ends_of, is_response, op, take_apart},
@@ -52,10 +52,15 @@ impl<F: FnMut(Packet) -> Packet> Link for Altered<F> {
     }
 }
 
+/// Our core behind such a link.
+fn behind(alter: impl FnMut(Packet) -> Packet + 'static) -> Bench {
+    let (dut, link) = core::open(false);
+    Bench::new(Box::new(dut), Box::new(Altered(Box::new(link), alter)))
+}
+
 /// Plays the cases whose id begins so, on our core behind such a link. Laws are left out.
 fn played(starts: &[&str], alter: impl FnMut(Packet) -> Packet + 'static) -> Vec<Finding> {
-    let (dut, link) = core::open(false);
-    let mut bench = Bench::new(Box::new(dut), Box::new(Altered(Box::new(link), alter)));
+    let mut bench = behind(alter);
     let mut all = cases::all();
     all.retain(|case| starts.iter().any(|start| case.id.starts_with(start)));
     assert!(!all.is_empty(), "{starts:?}");
@@ -105,4 +110,25 @@ fn a_reserved_opcode_may_be_refused_but_not_obeyed() {
     for (at, obeyed) in wrong.into_iter().enumerate() {
         assert_eq!(failed(&reserved(obeyed)).len(), 5, "{at}");
     }
+}
+
+/// A packet that should not come, 134 ms late, is seen where the device was given more time, and only there.
+#[test]
+fn silence_is_waited_for_longer_where_the_device_may_be_slow() {
+    let late = |patience: u64, hurried: bool| {
+        let mut bench = behind(|packet| packet);
+        bench.world.borrow_mut().set_patience(Duration::from_secs(patience));
+        bench.world.borrow_mut().hurry(hurried);
+        // Code 15 is 134 ms.
+        let mut c = bench.rc_with(|options| options.timeout = 15).unwrap();
+        c.post(WrOp::Send, 4).unwrap();
+        c.request(Packet::of(op::SEND_ONLY)).unwrap();
+        c.quiet().is_err()
+    };
+    assert!(late(60, false) && late(20, false));
+    assert!(!late(60, true) && !late(5, false));
+    let bench = behind(|packet| packet);
+    let usual = bench.world.borrow().calm();
+    bench.world.borrow_mut().set_patience(Duration::ZERO);
+    assert_eq!(bench.world.borrow().calm(), usual);
 }
