@@ -3,6 +3,7 @@
 use crate::{
     bench::World,
     case::{Outcome, broken, check},
+    conn::MOST_PASSED,
     dut::{Cm, CmEvent, Handle, Space},
     wire::cm::{GSI, Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, rep, req, sidr},
 };
@@ -328,10 +329,12 @@ impl Peer {
     /// The device sends no further message of this kind. Repetitions of earlier messages are skipped.
     ///
     /// # Errors
-    /// If one arrives.
+    /// If one arrives, or if there is no end to the others.
     pub fn none(&self, kind: Kind) -> Outcome {
-        let calm = self.calm();
+        let (calm, mut count) = (self.calm(), 0);
         while let Some(message) = self.take(calm)? {
+            count += 1;
+            check(count < MOST_PASSED, || format!("{count} messages and no end, at last {message:?}"))?;
             if message.kind() == Some(kind) && !self.seen.contains(&message) {
                 return broken(format!("expected no {}, got {message:?}", kind.name()));
             }

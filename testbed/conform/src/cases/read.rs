@@ -219,7 +219,7 @@ const REQUESTER: &[Case] = &[
         let (wr, psn) = reading(&mut c, 8)?;
         c.respond(psn, Packet::of(op::ACK).msn(1))?;
         c.nothing_done(Kind::Send)?;
-        while c.next(c.calm())?.is_some() {}
+        c.drain()?;
         c.respond(psn, Packet::of(op::READ_ONLY).msn(1).data(vec![5; 8]))?;
         c.done(Kind::Send, wr)?;
         c.received(0, &[5; 8])

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The place in the target region at which [`Conn::alive`] writes: its end, which no case that uses it aims at.
 const MARK: usize = TARGET - 8;
+/// The most packets that are passed over until the link is quiet. A device that sends more sends without end.
+pub const MOST_PASSED: u32 = 200;
 
 /// By how many PSNs `psn` is ahead of `first`. What is behind it is far ahead.
 const fn ahead(first: u32, psn: u32) -> u32 {
@@ -71,6 +73,19 @@ impl Conn {
     pub fn quiet(&self) -> Outcome {
         let calm = self.calm();
         self.quiet_for(calm)
+    }
+
+    /// Passes over packets of the device until the link counts as quiet. Returns how many there were.
+    ///
+    /// # Errors
+    /// If there is no end to them.
+    pub fn drain(&self) -> Outcome<u32> {
+        let mut count = 0;
+        while let Some(got) = self.next(self.calm())? {
+            count += 1;
+            check(count < MOST_PASSED, || format!("{count} packets and no end, at last {}", got.summary()))?;
+        }
+        Ok(count)
     }
 
     /// Waits until the link counts as quiet. Packets that arrive meanwhile are kept.

@@ -6,6 +6,7 @@ mod program;
 #[cfg(test)]
 mod tests;
 
+pub use answers::MOST_PASSED;
 pub use options::Options;
 pub use program::Came;
 

@@ -132,3 +132,52 @@ fn silence_is_waited_for_longer_where_the_device_may_be_slow() {
     bench.world.borrow_mut().set_patience(Duration::ZERO);
     assert_eq!(bench.world.borrow().calm(), usual);
 }
+
+/// A link on which the device's last packet comes again and again.
+struct Endless(Box<dyn Link>, Option<Arrival>);
+
+impl Link for Endless {
+    fn own(&self) -> IpAddr {
+        self.0.own()
+    }
+
+    fn source_port(&self) -> u16 {
+        self.0.source_port()
+    }
+
+    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+        self.0.send(ip)
+    }
+
+    fn recv(&mut self, within: Duration) -> Result<Option<Arrival>, LinkError> {
+        if let Some(arrival) = self.0.recv(within.min(Duration::from_micros(500)))? {
+            self.1 = Some(arrival);
+        }
+        Ok(self.1.clone())
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn patience(&self) -> Duration {
+        self.0.patience()
+    }
+
+    fn calm(&self) -> Duration {
+        self.0.calm()
+    }
+}
+
+#[test]
+fn a_device_that_repeats_a_packet_without_end_fails_and_holds_up_nothing() {
+    let (dut, link) = core::open(false);
+    let mut bench = Bench::new(Box::new(dut), Box::new(Endless(Box::new(link), None)));
+    let mut all = cases::all();
+    let cases = ["RC.READ.ACK.1", "RC.ATOMIC.ACK.1", "RC.RETRY.RESET.1", "RC.RETRY.COUNT.3"];
+    all.retain(|case| cases.contains(&&*case.id));
+    let findings = run(&mut bench, &all, &Differences::default(), |_, _| ());
+    let failed = failed(&findings);
+    let endless = failed.iter().filter(|(_, why)| why.contains("no end")).count();
+    assert_eq!((failed.len(), endless), (4, 4), "{failed:?}");
+}
