@@ -406,7 +406,7 @@ mod tests {
     use super::*;
     use crate::{
         dut::core,
-        link::LinkError,
+        link::{LinkError, Unsent},
         wire::{Packet, Roce},
     };
     use std::net::IpAddr;
@@ -423,7 +423,7 @@ mod tests {
             0xc000
         }
 
-        fn send(&mut self, _: &[u8]) -> Result<(), LinkError> {
+        fn send(&mut self, _: &[u8]) -> Result<(), Unsent> {
             Ok(())
         }
 

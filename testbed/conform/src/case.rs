@@ -1,6 +1,11 @@
 //! The definition of a case: a rule that a device keeps or breaks, and the script that tests it.
 
-use crate::{bench::Bench, dut::Feature, dut::Refusal, link::LinkError};
+use crate::{
+    bench::Bench,
+    dut::Feature,
+    dut::Refusal,
+    link::{LinkError, Unsent},
+};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -40,6 +45,15 @@ impl From<Refusal> for Fail {
 impl From<LinkError> for Fail {
     fn from(error: LinkError) -> Self {
         Self::Gone(error.to_string())
+    }
+}
+
+impl From<Unsent> for Fail {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::TooLong(why) => Self::Skip(why),
+            Unsent::Link(error) => error.into(),
+        }
     }
 }
 

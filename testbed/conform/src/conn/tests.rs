@@ -4,7 +4,7 @@ use crate::{
     bench::Bench,
     cases,
     dut::{WrOp, core},
-    link::{Arrival, Link, LinkError},
+    link::{Arrival, Link, LinkError, Unsent},
     run::{Differences, Finding, Verdict, run},
     wire::{Packet, Roce, ends_of, is_response, op, take_apart},
 };
@@ -26,7 +26,7 @@ impl<F: FnMut(Packet) -> Packet> Link for Altered<F> {
         self.0.roce()
     }
 
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent> {
         let (Some(ends), Ok(seen)) = (ends_of(ip), take_apart(ip, true)) else { return self.0.send(ip) };
         let altered = (self.1)(seen.packet.clone());
         // Lengths are made anew.
@@ -145,7 +145,7 @@ impl Link for Endless {
         self.0.source_port()
     }
 
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent> {
         self.0.send(ip)
     }
 

@@ -6,7 +6,7 @@ use super::{
     State, Wc,
     convert::{CAPS, STATES, change_of, dest, event_name, flags, in_words, operation, rights, service, sges},
 };
-use crate::link::{Arrival, Link, LinkError};
+use crate::link::{Arrival, Link, LinkError, Unsent};
 use rxe_core::{
     endpoint::{Acks, Endpoint, EndpointConfig, Run, RunMeta},
     num::{Key, Qpn},
@@ -287,7 +287,7 @@ impl Link for MemoryLink {
         0xc000
     }
 
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent> {
         self.machine.borrow_mut().deliver(ip);
         Ok(())
     }

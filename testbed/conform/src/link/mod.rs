@@ -4,7 +4,8 @@ pub mod raw;
 pub mod udp;
 
 use crate::wire::Roce;
-use std::{net::IpAddr, time::Duration};
+use nix::errno::Errno;
+use std::{io, net::IpAddr, time::Duration};
 use thiserror::Error;
 
 /// An IP packet that arrived.
@@ -29,6 +30,39 @@ impl LinkError {
     }
 }
 
+/// Why a packet was not sent.
+#[derive(Debug, Error)]
+pub enum Unsent {
+    /// It is longer than what the suite's own interface sends, so the device has not seen it.
+    #[error("{0}")]
+    TooLong(String),
+    /// The link does not work.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+impl Unsent {
+    /// `what`, a packet of `len` bytes, was not sent because of `error`.
+    #[must_use]
+    pub fn new(what: &str, len: usize, error: &io::Error) -> Self {
+        if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) {
+            return Self::TooLong(format!(
+                "{what}: {len} bytes are more than the MTU of the tester's interface allows"
+            ));
+        }
+        LinkError::new(what, error).into()
+    }
+}
+
+impl From<Unsent> for LinkError {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::TooLong(why) => Self(why),
+            Unsent::Link(error) => error,
+        }
+    }
+}
+
 /// A link to the device. It is also the only clock that the suite uses.
 pub trait Link {
     /// The suite's own address.
@@ -45,15 +79,15 @@ pub trait Link {
     /// Sends an IP packet as it is.
     ///
     /// # Errors
-    /// If the link is down.
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError>;
+    /// If the link is down, or the packet is too long for it.
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent>;
 
     /// The same with a VLAN tag, which has this tag control information.
     ///
     /// # Errors
-    /// If the link is down, or has no Ethernet frames.
-    fn send_tagged(&mut self, _ip: &[u8], _tag: u16) -> Result<(), LinkError> {
-        Err(LinkError("VLAN tags need whole frames (--raw)".into()))
+    /// If the link is down, has no Ethernet frames, or the packet is too long for it.
+    fn send_tagged(&mut self, _ip: &[u8], _tag: u16) -> Result<(), Unsent> {
+        Err(LinkError("VLAN tags need whole frames (--raw)".into()).into())
     }
 
     /// The next RoCE packet. Waits for it for at most `within`. This is the only way in which time passes.

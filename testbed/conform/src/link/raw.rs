@@ -2,7 +2,7 @@
 //! own, so the kernel's network stack is not involved. Neighbours are resolved and answered here (ARP, RFC 826; neighbour
 //! discovery, RFC 4861).
 
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Link, LinkError, Unsent};
 use crate::wire::{Roce, ends_of};
 use nix::sys::socket::{setsockopt, sockopt};
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
@@ -246,14 +246,17 @@ impl RawLink {
         Err(LinkError(format!("the link by {} is down", self.name)))
     }
 
-    fn put(&mut self, frame: &[u8]) -> Result<(), LinkError> {
+    fn put(&mut self, frame: &[u8]) -> Result<(), Unsent> {
         match self.sender.send_to(frame, None) {
             Some(Err(error)) => {
-                // Without a carrier the kernel only reports that its queue has no room.
-                self.carried()?;
-                Err(LinkError::new(&format!("sending a frame by {}", self.name), error))
+                let unsent = Unsent::new(&format!("sending a frame by {}", self.name), frame.len(), &error);
+                if let Unsent::Link(_) = unsent {
+                    // Without a carrier the kernel only reports that its queue has no room.
+                    self.carried()?;
+                }
+                Err(unsent)
             }
-            None => Err(LinkError("the packet socket takes no frames".into())),
+            None => Err(LinkError("the packet socket takes no frames".into()).into()),
             Some(Ok(())) => Ok(()),
         }
     }
@@ -410,12 +413,12 @@ impl Link for RawLink {
         self.roce
     }
 
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent> {
         let frame = [&self.station(ip)[..], &self.host.mac[..], &kind_of(ip).to_be_bytes()[..], ip].concat();
         self.put(&frame)
     }
 
-    fn send_tagged(&mut self, ip: &[u8], tag: u16) -> Result<(), LinkError> {
+    fn send_tagged(&mut self, ip: &[u8], tag: u16) -> Result<(), Unsent> {
         let words = [VLAN, tag, kind_of(ip)].map(u16::to_be_bytes).concat();
         let frame = [&self.station(ip)[..], &self.host.mac[..], &words[..], ip].concat();
         self.put(&frame)

@@ -1,7 +1,7 @@
 //! A UDP socket as the link: no privilege is needed. The kernel writes the IP header of sent packets (ID 0, do not fragment)
 //! and hides that of received ones. Cases that depend on these headers are left out.
 
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Link, LinkError, Unsent};
 use crate::wire::PORT;
 use nix::{
     cmsg_space,
@@ -144,7 +144,7 @@ impl Link for UdpLink {
         PORT
     }
 
-    fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
+    fn send(&mut self, ip: &[u8]) -> Result<(), Unsent> {
         let v4 = ip.first().is_some_and(|first| first >> 4 == 4);
         let (header, tos, ttl) = if v4 {
             (20, ip[1], ip[8])
@@ -152,7 +152,7 @@ impl Link for UdpLink {
             (40, (u16::from_be_bytes([ip[0], ip[1]]) >> 4) as u8, ip[7])
         };
         let Some(ends) = crate::wire::ends_of(ip) else {
-            return Err(LinkError("a UDP socket sends nothing but UDP to the RoCE port".into()));
+            return Err(LinkError("a UDP socket sends nothing but UDP to the RoCE port".into()).into());
         };
         self.set_header(tos, ttl).map_err(|error| LinkError::new("TOS and TTL", error))?;
         let to = SocketAddr::new(ends.dst, PORT).into();
@@ -160,7 +160,7 @@ impl Link for UdpLink {
             Ok(_) => Ok(()),
             // This error is the answer to an earlier datagram, from a host on which no socket has the port at the moment.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(error) => Err(LinkError::new(&format!("sending to {}", ends.dst), error)),
+            Err(error) => Err(Unsent::new(&format!("sending to {}", ends.dst), ip.len(), &error)),
         }
     }
 
@@ -185,5 +185,33 @@ impl Link for UdpLink {
 
     fn calm(&self) -> Duration {
         Duration::from_millis(15)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        case::Fail,
+        wire::{Ends, Packet, Roce, op},
+    };
+
+    /// The device is not gone, and the next packet reaches it.
+    #[test]
+    fn a_packet_that_is_too_long_for_the_interface_is_no_reason_to_end_the_run() {
+        let own = IpAddr::from([127, 6, 5, 4]);
+        let mut link = match UdpLink::open(own) {
+            Ok(link) => link,
+            Err(error) => return eprintln!("skipped: a_packet_that_is_too_long...: {error}"),
+        };
+        let ends = Ends { src: own, dst: own, sport: PORT, roce: Roce::V2 };
+        let short = Packet::of(op::SEND_ONLY).data(vec![1; 4]).encode(&ends);
+        let mut long = short.clone();
+        long.resize(66_000, 0);
+        let unsent = link.send(&long).unwrap_err();
+        let Fail::Skip(why) = Fail::from(unsent) else { panic!("not left out") };
+        assert!(why.contains("are more than the MTU of the tester's interface allows"), "{why}");
+        link.send(&short).unwrap();
+        assert!(link.recv(Duration::from_secs(5)).unwrap().is_some());
     }
 }
