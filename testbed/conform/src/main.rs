@@ -1,7 +1,7 @@
 //! `rxe-conform`: runs the conformance suite against a device and reports.
 //!
 //! Exit codes: 0 if all rules are kept (or broken only as the list of known differences says), 1 if a rule is broken, 2 for
-//! wrong arguments, 3 if the device could not be reached, or was gone before the end.
+//! wrong arguments or a file that cannot be read or written, 3 if the device could not be reached, or was gone before the end.
 
 mod middle;
 mod namespace;
@@ -83,7 +83,7 @@ struct Arguments {
     quiet: bool,
 }
 
-const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong arguments, 3 no device or gone.\n\
+const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong arguments or a file that cannot be used, 3 no device or gone.\n\
     Examples:\n  rxe-conform --dut core\n  rxe-conform --dut udp --quick --html report.html\n  \
     rxe-conform --dut remote --agent 192.0.2.7:7000 --device mlx5_0 --address 192.0.2.7 --raw eth1 --own 192.0.2.200";
 
@@ -210,8 +210,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         // The laws of form are decided last.
         report.findings[cases.len()..].iter().filter_map(told).for_each(|text| say(&text));
     }
-    write_reports(arguments, &report)?;
-    Ok(conclude(arguments, &report))
+    Ok(finish(arguments, &report))
 }
 
 /// Runs the suite as a bridge between two hosts.
@@ -230,8 +229,7 @@ fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     if !quiet {
         report.findings.iter().skip(count).filter_map(told).for_each(|text| say(&text));
     }
-    write_reports(arguments, &report)?;
-    Ok(conclude(arguments, &report))
+    Ok(finish(arguments, &report))
 }
 
 /// Shows that a case begins, or its result.
@@ -271,7 +269,7 @@ fn told(finding: &Finding) -> Option<String> {
         Verdict::Fail => "FAIL",
         Verdict::Mended => "MENDED",
         Verdict::Known => "known",
-        Verdict::Told => "may",
+        Verdict::Told => "told",
         Verdict::Pass | Verdict::Skip | Verdict::Gone => return None,
     };
     let word = if std::io::stdout().is_terminal() && finding.verdict == Verdict::Fail {
@@ -298,24 +296,39 @@ fn save(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-fn write_reports(arguments: &Arguments, report: &Report) -> Result<(), Box<dyn Error>> {
-    if let Some(path) = &arguments.json {
-        save(path, &serde_json::to_string_pretty(&json::json(report))?)?;
-    }
-    if let Some(path) = &arguments.junit {
-        save(path, &junit::junit(report)?)?;
-    }
-    if let Some(path) = &arguments.markdown {
-        save(path, &markdown::markdown(report))?;
-    }
-    if let Some(path) = &arguments.html {
-        save(path, &html::html(report))?;
+/// Writes the reports that were asked for. One that cannot be written does not keep the others from being written. Returns
+/// whether all were.
+fn write_reports(arguments: &Arguments, report: &Report) -> bool {
+    type Text = fn(&Report, &Arguments) -> Result<String, Box<dyn Error>>;
+    let texts: [(&Option<PathBuf>, Text); 4] = [
+        (&arguments.json, |report, _| Ok(serde_json::to_string_pretty(&json::json(report))?)),
+        (&arguments.junit, |report, arguments| Ok(junit::junit(report, arguments.strict)?)),
+        (&arguments.markdown, |report, _| Ok(markdown::markdown(report))),
+        (&arguments.html, |report, _| Ok(html::html(report))),
+    ];
+    let mut errors = Vec::new();
+    for (path, text) in texts {
+        if let Some(path) = path {
+            errors.extend(text(report, arguments).and_then(|text| save(path, &text)).err());
+        }
     }
     if let Some(folder) = &arguments.captures {
-        let count = capture::captures(&report.findings, folder)?;
-        eprintln!("{count} captures in {}", folder.display());
+        match capture::captures(&report.findings, folder) {
+            Ok(count) => eprintln!("{count} captures in {}", folder.display()),
+            Err(error) => errors.push(format!("{}: {error}", folder.display()).into()),
+        }
     }
-    Ok(())
+    for error in &errors {
+        eprintln!("rxe-conform: {error}");
+    }
+    errors.is_empty()
+}
+
+/// Writes the reports and the summary, and says how the run has ended.
+fn finish(arguments: &Arguments, report: &Report) -> ExitCode {
+    let written = write_reports(arguments, report);
+    let code = conclude(arguments, report);
+    if written { code } else { ExitCode::from(2) }
 }
 
 fn conclude(arguments: &Arguments, report: &Report) -> ExitCode {

@@ -133,6 +133,21 @@ fn what_goes_wrong_has_its_exit_code() {
     assert!(words(&output).contains("--agent"), "{}", words(&output));
 }
 
+/// A report that cannot be written is said to be so, and loses neither the others nor the summary.
+#[test]
+fn a_file_that_cannot_be_written_loses_nothing_else() {
+    let markdown = folder("unwritable").join("r.md");
+    let _ = fs::remove_file(&markdown);
+    for kind in ["--json", "--junit", "--html", "--captures"] {
+        let words_given = ["--filter", "RC.PSN.WRAP", kind, "/proc/no/such", "--markdown"];
+        let output = conform(&words_given).arg(&markdown).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{kind}: {}", words(&output));
+        assert!(words(&output).contains("/proc/no/such: "), "{kind}: {}", words(&output));
+        assert!(words(&output).contains(" passed, "), "{kind}: {}", words(&output));
+        fs::remove_file(&markdown).unwrap();
+    }
+}
+
 /// Standard output is the report's alone, although a case fails.
 #[test]
 fn a_report_to_standard_output_can_be_parsed() {
