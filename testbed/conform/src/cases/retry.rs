@@ -175,7 +175,7 @@ const CASES: &[Case] = &[
         "A READ whose first response is lost is asked for again when the second comes",
         "IBTA 9.7.6.2.1",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 17)?;
+            let mut c = b.rc_with(|o| o.timeout = 0)?;
             let wr = c.post(WrOp::RdmaRead { remote_addr: 0x10_0000, rkey: 0x42 }, 2048)?;
             let got = c.request(Packet::of(op::READ_REQUEST).dma_len(2048))?;
             let psn = got.psn.unwrap_or(0);
