@@ -4,7 +4,7 @@ use crate::{
     case::{Fail, Outcome},
     conn::{Conn, Options},
     dut::{Dut, Feature, Handle, Wc},
-    laws::Laws,
+    laws::{Laws, Sight},
     left::{LOOK, Left},
     link::{Arrival, Link},
     wire::{Ends, Packet, ends_of, op, take_apart},
@@ -88,6 +88,8 @@ pub struct World {
     pub log: Vec<Entry>,
     /// The laws of form, checked over all cases.
     pub laws: Laws,
+    /// The id of the case that is played.
+    pub case: String,
     next_qpn: u32,
     next_wr: u64,
     next_port: u16,
@@ -212,8 +214,9 @@ impl World {
         let seen = take_apart(&arrival.ip, arrival.header_seen).map_err(|why| {
             Fail::Broken(format!("the device sent no RoCE packet ({why}): {:02x?}", arrival.ip))
         })?;
+        let sight = Sight { bytes: &arrival.ip, at: self.link.now(), case: &self.case };
+        self.laws.look_at(&seen, &sight);
         self.keep(What::Got(seen.packet.clone(), arrival.ip));
-        self.laws.look(&seen);
         let got = Got { at: self.link.now(), packet: seen.packet };
         if got.opcode == Some(op::CNP) {
             self.notified.push(got);
@@ -336,6 +339,7 @@ impl Bench {
             notified: Vec::new(),
             log: Vec::new(),
             laws: Laws::default(),
+            case: String::new(),
             next_qpn: 0x0100,
             next_wr: 0,
             next_port: 20_000,

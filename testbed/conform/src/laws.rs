@@ -5,7 +5,7 @@ use crate::{
     case::Level,
     wire::{Packet, Seen, is_response, op},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The result of checking a law.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,31 @@ pub struct Law {
     /// Number of packets that broke the law.
     pub broken: u64,
     /// The first packet that broke it.
-    pub first: Option<Packet>,
+    pub first: Option<Evidence>,
+}
+
+/// A packet that broke a law, and where it was seen.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// Its fields.
+    pub packet: Packet,
+    /// All of its bytes. Empty if they were not kept.
+    pub bytes: Vec<u8>,
+    /// Its arrival time, measured from when the link was opened.
+    pub at: Duration,
+    /// The id of the case that was played, if any.
+    pub case: String,
+}
+
+/// Where a packet was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sight<'a> {
+    /// All of its bytes.
+    pub bytes: &'a [u8],
+    /// Its arrival time, measured from when the link was opened.
+    pub at: Duration,
+    /// The id of the case that is played.
+    pub case: &'a str,
 }
 
 /// All laws.
@@ -50,33 +74,39 @@ pub const LAWS: [(&str, &str, Level, &str); 20] = [
 ];
 
 impl Laws {
-    /// Checks one packet.
+    /// Checks one packet, of which no more is kept than its fields.
     pub fn look(&mut self, seen: &Seen) {
+        self.look_at(seen, &Sight::default());
+    }
+
+    /// Checks one packet.
+    pub fn look_at(&mut self, seen: &Seen, sight: &Sight<'_>) {
+        let mut judge = |name, holds, packet: &Packet| self.judge(name, holds, packet, sight);
         for (name, holds) in &seen.laws {
-            self.judge(name, *holds, &seen.packet);
+            judge(name, *holds, &seen.packet);
         }
         let packet = &seen.packet;
         let opcode = packet.opcode.unwrap_or(0);
         let connected = opcode & 0xe0 != 0x60 && opcode != op::CNP;
         if opcode != op::CNP {
-            self.judge("MigReq 1: migrated", packet.migreq == Some(true), packet);
+            judge("MigReq 1: migrated", packet.migreq == Some(true), packet);
             let clear = packet.becn == Some(false) && packet.fecn == Some(false);
-            self.judge("no congestion bits where nothing is congested", clear, packet);
+            judge("no congestion bits where nothing is congested", clear, packet);
             if let Some(port) = packet.sport {
-                self.judge("source port in the dynamic range", port >= 0xc000, packet);
+                judge("source port in the dynamic range", port >= 0xc000, packet);
             }
         }
-        self.judge(
+        judge(
             "partition key is the queue pair's",
             packet.pkey.is_some_and(|key| key & 0x7fff == 0x7fff),
             packet,
         );
         if let Some(ttl) = packet.ttl {
-            self.judge("hop limit as asked for", ttl == 64, packet);
+            judge("hop limit as asked for", ttl == 64, packet);
         }
         if connected && is_response(opcode) {
-            self.judge("responses do not ask for an acknowledgement", packet.ack_req == Some(false), packet);
-            self.judge("responses are not solicited", packet.solicited == Some(false), packet);
+            judge("responses do not ask for an acknowledgement", packet.ack_req == Some(false), packet);
+            judge("responses are not solicited", packet.solicited == Some(false), packet);
         }
         let inside = [
             op::SEND_FIRST,
@@ -87,16 +117,21 @@ impl Laws {
             op::READ_MIDDLE,
         ];
         if connected && inside.contains(&(opcode & 0x1f)) {
-            self.judge("FIRST and MIDDLE packets are not empty", packet.data_len() > 0, packet);
+            judge("FIRST and MIDDLE packets are not empty", packet.data_len() > 0, packet);
         }
     }
 
-    fn judge(&mut self, name: &'static str, holds: bool, packet: &Packet) {
+    fn judge(&mut self, name: &'static str, holds: bool, packet: &Packet, sight: &Sight<'_>) {
         let law = self.found.entry(name).or_default();
         law.checked += 1;
         if !holds {
             law.broken += 1;
-            law.first.get_or_insert_with(|| packet.clone());
+            law.first.get_or_insert_with(|| Evidence {
+                packet: packet.clone(),
+                bytes: sight.bytes.to_vec(),
+                at: sight.at,
+                case: sight.case.to_owned(),
+            });
         }
     }
 

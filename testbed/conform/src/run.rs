@@ -3,12 +3,12 @@
 use crate::{
     bench::{Bench, Entry, What},
     case::{Case, Fail, Level, Outcome},
-    laws::{LAWS, Laws},
+    laws::{Evidence, LAWS, Laws},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// The result of a case.
@@ -171,6 +171,7 @@ fn play(case: &Case, bench: &mut Bench) -> Outcome {
     }
     let run = AssertUnwindSafe(|| {
         bench.clear()?;
+        bench.world.borrow_mut().case = case.id.to_string();
         case.run(bench)
     });
     catch_unwind(run).unwrap_or_else(|panic| {
@@ -227,6 +228,13 @@ pub fn run(
     findings
 }
 
+/// The log of a law that was broken: in which case, and the packet.
+fn evidence(first: Evidence) -> Vec<Entry> {
+    let at = first.at;
+    let note = (!first.case.is_empty()).then(|| What::Note(format!("seen in {}", first.case)));
+    note.into_iter().chain([What::Got(first.packet, first.bytes)]).map(|what| Entry { at, what }).collect()
+}
+
 /// The findings for the laws of form, which are decided by all packets of the run.
 #[must_use]
 pub fn judged(laws: &Laws) -> Vec<Finding> {
@@ -237,14 +245,15 @@ pub fn judged(laws: &Laws) -> Vec<Finding> {
                 (0, _) => (Verdict::Skip, "no packet showed it".to_owned()),
                 (_, 0) => (Verdict::Pass, String::new()),
                 (checked, broken) => {
-                    let first = law.first.as_ref().map(|packet| format!("{packet:?}")).unwrap_or_default();
+                    let first = law.first.as_ref().map(|first| match &*first.case {
+                        "" => format!("{:?}", first.packet),
+                        case => format!("{:?}, in {case}", first.packet),
+                    });
+                    let first = first.unwrap_or_default();
                     (Verdict::Fail, format!("{broken} of {checked} packets broke it, first: {first}"))
                 }
             };
-            let log = match law.first.filter(|_| verdict == Verdict::Fail) {
-                Some(packet) => vec![Entry { at: Duration::ZERO, what: What::Got(packet, Vec::new()) }],
-                None => Vec::new(),
-            };
+            let log = law.first.filter(|_| verdict == Verdict::Fail).map(evidence).unwrap_or_default();
             Finding {
                 id: id.to_owned(),
                 theme: "LAW".to_owned(),
@@ -300,5 +309,36 @@ mod tests {
         let list = "[[difference]]\nid = 'T.PA*'\nwhy = ''\n";
         assert_eq!(verdicts(list), [Verdict::Pass, Fail, Known, Skip, Gone, Gone]);
         assert!(Differences::parse("[[difference]]\nid = 'T'\n").is_err());
+    }
+
+    /// The packet of a law that is broken is there as it came, with its time and the case.
+    #[test]
+    fn a_broken_law_has_evidence() {
+        let case = must("T.LAW.1", "", "", |b| {
+            b.wait(std::time::Duration::from_secs(7))?;
+            // The device's packets are to have a hop limit of 64.
+            let mut c = b.rc()?;
+            let mut change =
+                c.options.step(crate::dut::State::Rtr, c.qpn, crate::dut::Av { hop_limit: 9, ..c.way() });
+            for state in [crate::dut::State::Reset, crate::dut::State::Init] {
+                c.step(state)?;
+            }
+            change.state = Some(crate::dut::State::Rtr);
+            c.modify(&change)?;
+            c.alive().map(|_| ())
+        });
+        let findings = run(&mut bench(), &[case], &Differences::default(), |_, _| ());
+        let law = findings.iter().find(|finding| finding.id == "LAW.TTL").unwrap();
+        assert!(law.verdict == Verdict::Fail && law.why.ends_with(", in T.LAW.1"), "{law:?}");
+        let [Entry { what: What::Note(note), .. }, Entry { at, what: What::Got(packet, bytes) }] =
+            &law.log[..]
+        else {
+            panic!("{:?}", law.log)
+        };
+        assert_eq!(note, "seen in T.LAW.1");
+        assert!(
+            at.as_secs() == 7 && packet.ttl == Some(9) && bytes.len() == 48,
+            "{at:?} {packet:?} {bytes:?}"
+        );
     }
 }
