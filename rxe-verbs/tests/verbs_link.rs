@@ -17,7 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use verbs_common::{QKEY, Two, connected, datagram_end, pattern};
+use verbs_common::{End, QKEY, Two, connected, datagram_end, pattern};
 
 /// What a link that consists of another one leaves to that.
 macro_rules! as_of {
@@ -155,6 +155,48 @@ fn what_a_link_cannot_take_is_kept() {
         }
         assert_eq!((a.qp.stats().retransmitted, b.qp.stats().retransmitted), (0, 0));
     }
+}
+
+/// A link to two hosts, of which one gets no large packets: the interface drops them, and does not say why.
+struct Choosy(InprocLink);
+
+impl Link for Choosy {
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        if bytes.len() > 2000 && batch.dst == IpAddr::from([10, 0, 0, 2]) {
+            return Err(SendError::QueueFull { sent: 0 });
+        }
+        self.0.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.0.recv(into)
+    }
+
+    as_of!(0);
+}
+
+/// Packets that never leave are lost. They must not keep back those for others for ever.
+#[test]
+fn what_an_interface_never_takes_does_not_stop_the_rest() {
+    let net = InprocNet::new();
+    let addresses: [IpAddr; 3] = [1, 2, 3].map(|host| [10, 0, 0, host].into());
+    let a = ContextOptions::new()
+        .open_link(Choosy(net.attach(&addresses[..1], 1).unwrap()), &addresses[..1])
+        .unwrap();
+    let [b, c] = [1, 2].map(|host| Context::open_inproc(&net, &addresses[host..=host]).unwrap());
+    let (bad, b) = connected(&Two::of("choosy", a.clone(), b), QpType::Rc, 1 << 16, Mtu::M4096);
+    let (good, c) = connected(&Two::of("choosy", a.clone(), c), QpType::Rc, 1 << 16, Mtu::M4096);
+    let write = |from: &End, to: &End| {
+        let remote = Remote { addr: to.mr.addr(), rkey: to.mr.rkey() };
+        from.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[from.mr.sge(0, 50_000)])).unwrap();
+    };
+    write(&bad, &b);
+    for _ in 0..20 {
+        write(&good, &c);
+        good.good();
+    }
+    let report = a.link_report();
+    assert!(report.failed > 0 && report.last_error.unwrap().contains("does not take packets of this size"));
 }
 
 /// A link whose packets may not be larger than 2000 bytes.

@@ -4,7 +4,7 @@ use super::{
     clock,
     hold::{Hold, Next},
     mailbox::Mailbox,
-    transmit::{LinkReport, Pending},
+    transmit::{LinkReport, Pending, Refusing},
 };
 use crate::{
     cq::CqRing,
@@ -43,6 +43,7 @@ pub(crate) struct State {
     pub(super) arena: Vec<u8>,
     /// A batch in the arena that the link could not take yet.
     pub(super) pending: Option<Pending>,
+    pub(super) refusing: Refusing,
     /// The last turn had more to send than a turn may.
     pub(super) unfinished: bool,
     pub(super) report: LinkReport,
@@ -131,6 +132,7 @@ impl State {
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
+            refusing: None,
             unfinished: false,
             report: LinkReport::default(),
             queues: Vec::new(),

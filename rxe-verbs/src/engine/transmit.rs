@@ -1,12 +1,12 @@
 //! Hands the endpoint's batches to the link, and keeps or drops a batch that the link does not take.
 
-use super::state::State;
+use super::{clock, state::State};
 use crate::{
     events::AsyncEvent,
     net::{RawDrops, SendError, Transmit},
     regions::View,
 };
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 use rxe_core::{
     endpoint::{self, Acks},
     time::Instant,
@@ -16,6 +16,10 @@ use std::io;
 
 /// Most batches of one turn.
 const BATCHES: usize = 64;
+/// For so long a batch is tried again if the interface takes nothing of it.
+const LONGEST_STUCK: Duration = Duration::from_millis(100);
+/// For so long after that, a batch to the same destination is not tried again.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 /// Most destinations in [`LinkReport::too_long_for`].
 const DESTINATIONS: usize = 64;
 
@@ -103,17 +107,22 @@ pub(super) struct Pending {
     sent: usize,
     /// The form of IPv4 IDs for which the rest is sealed, and the packet whose ID is the first of them.
     sealed: (Ident, usize),
+    /// Since when the interface has taken nothing of it.
+    stuck: Option<Instant>,
 }
+
+/// A destination for which an interface took nothing for [`LONGEST_STUCK`], and when it last did so.
+pub(super) type Refusing = Option<(IpAddr, Instant)>;
 
 impl Pending {
     const fn new(batch: endpoint::Transmit) -> Self {
-        Self { batch, sent: 0, sealed: (batch.ident, 0) }
+        Self { batch, sent: 0, sealed: (batch.ident, 0), stuck: None }
     }
 
     /// Seals the rest again if the link will give it other IDs than those for which it is sealed. That happens after a part of the batch
     /// has left, and if the route turned out to be unable to segment.
     fn fit(&mut self, ident: Ident, arena: &mut [u8]) {
-        let Self { batch, sent, sealed } = *self;
+        let Self { batch, sent, sealed, .. } = *self;
         self.sealed = (ident, sent);
         if self.sealed == sealed
             || sealed.0 == Ident::Zero && ident == Ident::Zero
@@ -167,9 +176,16 @@ impl State {
             pending.fit(path.ident, &mut self.arena);
             match self.link.send(&transmit, &self.arena[start..end]) {
                 Ok(()) => pending.sent += count,
-                Err(SendError::WouldBlock { sent }) => {
+                Err(error @ SendError::QueueFull { sent: 0 }) if self.gives_up(&mut pending) => {
+                    self.lose(batch.dst, &error);
+                    return true;
+                }
+                Err(SendError::WouldBlock { sent } | SendError::QueueFull { sent }) => {
                     self.report.blocked += 1;
                     pending.sent += sent;
+                    if sent > 0 {
+                        pending.stuck = None;
+                    }
                     self.pending = Some(pending);
                     return false;
                 }
@@ -184,6 +200,19 @@ impl State {
             }
         }
         true
+    }
+
+    /// The interface takes nothing of a batch, which keeps all others back. Whether it counts as lost: after [`LONGEST_STUCK`], or at
+    /// once if that was so for the same destination a moment ago.
+    fn gives_up(&mut self, pending: &mut Pending) -> bool {
+        let (now, dst) = (clock::now(), pending.batch.dst);
+        let since = *pending.stuck.get_or_insert(now);
+        let again = self.refusing.is_some_and(|(other, at)| other == dst && now.since(at) < LONGEST_REFUSAL);
+        let gives_up = again || now.since(since) >= LONGEST_STUCK;
+        if gives_up {
+            self.refusing = Some((dst, now));
+        }
+        gives_up
     }
 
     /// Has later batches over this route built for what the link can do.

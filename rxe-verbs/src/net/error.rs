@@ -17,6 +17,14 @@ pub enum SendError {
         /// Packets that left.
         sent: usize,
     },
+    /// The queue of the interface is full, or what is behind the interface drops the packet (ENOBUFS). The system does not tell which:
+    /// a veth pair answers so for a packet that is larger than the MTU of the other end. Try again for a while, as after
+    /// [`Self::WouldBlock`].
+    #[error("the interface's queue is full, or the other end does not take packets of this size (ENOBUFS)")]
+    QueueFull {
+        /// Packets that left.
+        sent: usize,
+    },
     /// A packet is larger than the MTU of the interface: the QP's path MTU is too large for this route. Sending the packet
     /// again is useless.
     #[error("a packet is larger than the interface's MTU")]
@@ -50,6 +58,7 @@ impl SendError {
     pub const fn sent(&self) -> usize {
         match self {
             Self::WouldBlock { sent }
+            | Self::QueueFull { sent }
             | Self::MessageTooLong { sent }
             | Self::SegmentationRefused { sent } => *sent,
             Self::Unreachable { .. } | Self::Other(_) => 0,
@@ -69,7 +78,8 @@ impl SendError {
     /// Classifies an error of `sendmsg` on a well-formed message.
     pub(super) fn from_system(error: io::Error, sent: usize) -> Self {
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::WouldBlock { sent },
+            Some(libc::EAGAIN | libc::ENOMEM) => Self::WouldBlock { sent },
+            Some(libc::ENOBUFS) => Self::QueueFull { sent },
             Some(libc::EMSGSIZE) => Self::MessageTooLong { sent },
             // EINVAL: an IPv6 source that is not an address of this host, or a link-local address without its interface.
             // EPERM: a packet filter refused the packet. ENODEV, ENXIO: the interface is gone.
