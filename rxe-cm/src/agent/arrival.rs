@@ -171,10 +171,13 @@ impl Turn<'_> {
         self.state.services.of(service).any(|id| self.listens(id))
     }
 
-    /// Whether an address is one of this host's, or of this manager's device.
+    /// Whether an address is one of this host's, or of this manager's device. All loopback addresses are, but the system names only
+    /// one as the source of a way to them.
     fn is_own(&self, address: IpAddr) -> bool {
         let routed = || source_for(SocketAddr::new(address, 0)).is_ok_and(|source| source == address);
-        gid_index(&self.agent.home, address).is_some() || self.agent.is_system() && routed()
+        address.to_canonical().is_loopback()
+            || gid_index(&self.agent.home, address).is_some()
+            || self.agent.is_system() && routed()
     }
 
     fn listens(&self, id: usize) -> bool {
