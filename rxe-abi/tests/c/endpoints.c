@@ -84,38 +84,39 @@ static void send_one(struct rdma_cm_id *id)
 	check("what was sent", rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 17);
 }
 
-static void *client(void *arg)
+/* An id that may connect. */
+static struct rdma_cm_id *endpoint(enum rdma_port_space space, struct ibv_qp_init_attr *init)
 {
-	struct rdma_addrinfo *info = find(0, RDMA_PS_TCP);
+	struct rdma_addrinfo *info = find(0, space);
 	struct rdma_cm_id *id;
 
-	(void)arg;
-	if (rdma_create_ep(&id, info, NULL, NULL)) {
+	if (rdma_create_ep(&id, info, NULL, init)) {
 		perror("rdma_create_ep");
 		exit(2);
 	}
 	rdma_freeaddrinfo(info);
+	return id;
+}
+
+static void *client(void *arg)
+{
+	struct rdma_cm_id *id = endpoint(RDMA_PS_TCP, NULL);
+
 	make_extended(id);
 	check("rdma_connect", rdma_connect(id, NULL) == 0);
 	send_one(id);
 	rdma_disconnect(id);
 	rdma_destroy_ep(id);
-	return NULL;
+	return arg;
 }
 
-static void *datagram_client(void *arg)
+/* Connects in the port space at `arg`, and leaves. */
+static void *plain_client(void *arg)
 {
 	struct ibv_qp_init_attr init = small();
-	struct rdma_addrinfo *info = find(0, RDMA_PS_UDP);
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id = endpoint(*(enum rdma_port_space *)arg, &init);
 
-	(void)arg;
-	if (rdma_create_ep(&id, info, NULL, &init)) {
-		perror("rdma_create_ep");
-		exit(2);
-	}
-	rdma_freeaddrinfo(info);
-	check("rdma_connect for datagrams", rdma_connect(id, NULL) == 0);
+	check("rdma_connect of a plain client", rdma_connect(id, NULL) == 0);
 	rdma_destroy_ep(id);
 	return NULL;
 }
@@ -123,13 +124,14 @@ static void *datagram_client(void *arg)
 /* A listener for datagrams can be destroyed before the request that it has answered. */
 static void datagrams(void)
 {
+	enum rdma_port_space space = RDMA_PS_UDP;
 	struct ibv_qp_init_attr init = small();
 	struct rdma_addrinfo *info = find(RAI_PASSIVE, RDMA_PS_UDP);
 	struct rdma_cm_id *listener, *request;
 	pthread_t thread;
 
 	if (rdma_create_ep(&listener, info, NULL, &init) || rdma_listen(listener, 1) ||
-	    pthread_create(&thread, NULL, datagram_client, NULL) || rdma_get_request(listener, &request))
+	    pthread_create(&thread, NULL, plain_client, &space) || rdma_get_request(listener, &request))
 		exit(2);
 	rdma_freeaddrinfo(info);
 	check("rdma_accept for datagrams", rdma_accept(request, NULL) == 0);
@@ -140,26 +142,10 @@ static void datagrams(void)
 	rdma_destroy_ep(request);
 }
 
-static void *plain_client(void *arg)
-{
-	struct ibv_qp_init_attr init = small();
-	struct rdma_addrinfo *info = find(0, RDMA_PS_TCP);
-	struct rdma_cm_id *id;
-
-	(void)arg;
-	if (rdma_create_ep(&id, info, NULL, &init)) {
-		perror("rdma_create_ep");
-		exit(2);
-	}
-	rdma_freeaddrinfo(info);
-	check("rdma_connect to a listener that migrates", rdma_connect(id, NULL) == 0);
-	rdma_destroy_ep(id);
-	return NULL;
-}
-
 /* A listener that gets a channel while a request waits: the request's id is on that channel, too. */
 static void migrates(void)
 {
+	enum rdma_port_space space = RDMA_PS_TCP;
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct ibv_qp_init_attr init = small();
 	struct rdma_addrinfo *info = find(RAI_PASSIVE, RDMA_PS_TCP);
@@ -169,7 +155,7 @@ static void migrates(void)
 	pthread_t thread;
 
 	if (rdma_create_ep(&listener, info, NULL, NULL) || rdma_listen(listener, 1) ||
-	    pthread_create(&thread, NULL, plain_client, NULL))
+	    pthread_create(&thread, NULL, plain_client, &space))
 		exit(2);
 	rdma_freeaddrinfo(info);
 	waits = (struct pollfd){ .fd = listener->channel->fd, .events = POLLIN };
