@@ -30,7 +30,8 @@ drops!(
     short = "dropped_short_frame",
     /// With another length than a header of theirs says: RoCEv1's GRH, IP or UDP. (What is longer has Ethernet's padding.)
     length = "dropped_frame_length",
-    /// Of another form than RoCE packets have: IP options, other versions, another next header than a BTH.
+    /// Of another form than RoCE packets have: IP options, other versions, another next header than a BTH, a loopback address as
+    /// the source.
     foreign = "dropped_foreign_frame",
     /// Pieces of IP packets.
     fragments = "dropped_fragment",
@@ -46,7 +47,7 @@ pub(super) enum Unusable {
     Short,
     /// Shorter than a header says, or longer than its contents can be.
     Length,
-    /// Of another protocol, port or version, or with options.
+    /// Of another protocol, port or version, with options, or from a loopback address.
     Foreign,
     /// A piece of an IP packet.
     Fragment,

@@ -250,6 +250,10 @@ pub(super) fn read(frame: &[u8], segment: usize, largest: usize) -> Result<Read,
         ETHERTYPE_ROCE_V1 => read_grh(frame, ETHERNET)?,
         _ => return Err(Unusable::Foreign),
     };
+    // The system drops such packets where they come from outside (RFC 1122, 3.2.1.3). Whoever trusts this host's own relies on it.
+    if run.src.to_canonical().is_loopback() {
+        return Err(Unusable::Foreign);
+    }
     if segment == 0 && place.len() > largest {
         return Err(Unusable::Merged);
     }

@@ -89,6 +89,16 @@ fn reading_is_total() {
     }
 }
 
+/// Listeners on a loopback address hear packets from such addresses, which nobody else may have.
+#[test]
+fn a_loopback_address_does_not_come_from_outside() {
+    let frames = recording(include_str!("../../../../../rxe-core/tests/data/frames.txt"));
+    let mut frame = frames.into_iter().find(|frame| frame[12..14] == [8, 0]).unwrap();
+    assert!(read(&frame, 0, 4200).is_ok());
+    frame[26..30].copy_from_slice(&[127, 0, 0, 9]);
+    assert_eq!(read(&frame, 0, 4200).unwrap_err(), Unusable::Foreign);
+}
+
 #[test]
 fn pieces_and_merged_packets_are_told_apart() {
     let frames = recording(include_str!("../../../../../rxe-core/tests/data/frames.txt"));
