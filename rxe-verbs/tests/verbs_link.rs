@@ -157,15 +157,12 @@ fn what_a_link_cannot_take_is_kept() {
     }
 }
 
-/// A link to two hosts, of which one gets no large packets: the interface drops them, and does not say why.
-struct Choosy(InprocLink);
+/// A link that refuses some batches, as the function says for a batch and its length.
+struct Choosy<F>(InprocLink, F);
 
-impl Link for Choosy {
+impl<F: FnMut(&Transmit, usize) -> Option<SendError> + Send> Link for Choosy<F> {
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        if bytes.len() > 2000 && batch.dst == IpAddr::from([10, 0, 0, 2]) {
-            return Err(SendError::QueueFull { sent: 0 });
-        }
-        self.0.send(batch, bytes)
+        (self.1)(batch, bytes.len()).map_or_else(|| self.0.send(batch, bytes), Err)
     }
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
@@ -180,9 +177,12 @@ impl Link for Choosy {
 fn what_an_interface_never_takes_does_not_stop_the_rest() {
     let net = InprocNet::new();
     let addresses: [IpAddr; 3] = [1, 2, 3].map(|host| [10, 0, 0, host].into());
-    let a = ContextOptions::new()
-        .open_link(Choosy(net.attach(&addresses[..1], 1).unwrap()), &addresses[..1])
-        .unwrap();
+    // The interface drops large packets to one of two hosts, and does not say why.
+    let refuses = move |batch: &Transmit, len| {
+        (len > 2000 && batch.dst == addresses[1]).then_some(SendError::QueueFull { sent: 0 })
+    };
+    let link = Choosy(net.attach(&addresses[..1], 1).unwrap(), refuses);
+    let a = ContextOptions::new().open_link(link, &addresses[..1]).unwrap();
     let [b, c] = [1, 2].map(|host| Context::open_inproc(&net, &addresses[host..=host]).unwrap());
     let (bad, b) = connected(&Two::of("choosy", a.clone(), b), QpType::Rc, 1 << 16, Mtu::M4096);
     let (good, c) = connected(&Two::of("choosy", a.clone(), c), QpType::Rc, 1 << 16, Mtu::M4096);
@@ -199,30 +199,19 @@ fn what_an_interface_never_takes_does_not_stop_the_rest() {
     assert!(report.failed > 0 && report.last_error.unwrap().contains("does not take packets of this size"));
 }
 
-/// A link whose packets may not be larger than 2000 bytes.
-struct Narrow(InprocLink, Arc<AtomicBool>);
-
-impl Link for Narrow {
-    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        if batch.segment_size.min(bytes.len()) > 2000 && self.1.load(Ordering::Relaxed) {
-            return Err(SendError::MessageTooLong { sent: 0 });
-        }
-        self.0.send(batch, bytes)
-    }
-
-    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        self.0.recv(into)
-    }
-
-    as_of!(0);
-}
-
 #[test]
 fn a_path_that_is_too_narrow_is_told() {
     let net = InprocNet::new();
     let narrow = Arc::new(AtomicBool::new(true));
     let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-    let link = Narrow(net.attach(&addresses[..1], 1).unwrap(), Arc::clone(&narrow));
+    let refuses = {
+        let narrow = Arc::clone(&narrow);
+        move |batch: &Transmit, len| {
+            let is_too_long = batch.segment_size.min(len) > 2000 && narrow.load(Ordering::Relaxed);
+            is_too_long.then_some(SendError::MessageTooLong { sent: 0 })
+        }
+    };
+    let link = Choosy(net.attach(&addresses[..1], 1).unwrap(), refuses);
     let a = ContextOptions::new().open_link(link, &addresses[..1]).unwrap();
     let b = Context::open_inproc(&net, &addresses[1..]).unwrap();
     let two = Two::of("narrow", a, b);

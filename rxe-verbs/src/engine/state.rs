@@ -132,7 +132,7 @@ impl State {
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
-            refusing: None,
+            refusing: Refusing::default(),
             unfinished: false,
             report: LinkReport::default(),
             queues: Vec::new(),

@@ -20,7 +20,7 @@ const BATCHES: usize = 64;
 const LONGEST_STUCK: Duration = Duration::from_millis(100);
 /// For so long after that, a batch to the same destination is not tried again.
 const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
-/// Most destinations in [`LinkReport::too_long_for`].
+/// Most destinations in [`LinkReport::too_long_for`] and [`Refusing`].
 const DESTINATIONS: usize = 64;
 
 /// What happened to batches at the link, and to arrivals before they were read.
@@ -111,8 +111,25 @@ pub(super) struct Pending {
     stuck: Option<Instant>,
 }
 
-/// A destination for which an interface took nothing for [`LONGEST_STUCK`], and when it last did so.
-pub(super) type Refusing = Option<(IpAddr, Instant)>;
+/// Destinations for which an interface took nothing for [`LONGEST_STUCK`], and when it last did so.
+#[derive(Debug, Default)]
+pub(super) struct Refusing(Vec<(IpAddr, Instant)>);
+
+impl Refusing {
+    /// The interface takes nothing of a batch to `dst`, `since` this time. Whether the batch counts as lost: after
+    /// [`LONGEST_STUCK`], or at once if that was so for the same destination a moment ago. Until then it keeps all others back.
+    fn gives_up(&mut self, now: Instant, dst: IpAddr, since: Instant) -> bool {
+        self.0.retain(|(_, at)| now.since(*at) < LONGEST_REFUSAL);
+        let again = self.0.iter().position(|(other, _)| *other == dst);
+        if again.is_none() && now.since(since) < LONGEST_STUCK {
+            return false;
+        }
+        let place = again.or_else(|| (self.0.len() == DESTINATIONS).then_some(0));
+        place.map(|place| self.0.remove(place));
+        self.0.push((dst, now));
+        true
+    }
+}
 
 impl Pending {
     const fn new(batch: endpoint::Transmit) -> Self {
@@ -176,16 +193,17 @@ impl State {
             pending.fit(path.ident, &mut self.arena);
             match self.link.send(&transmit, &self.arena[start..end]) {
                 Ok(()) => pending.sent += count,
-                Err(error @ SendError::QueueFull { sent: 0 }) if self.gives_up(&mut pending) => {
-                    self.lose(batch.dst, &error);
-                    return true;
-                }
-                Err(SendError::WouldBlock { sent } | SendError::QueueFull { sent }) => {
+                Err(error @ (SendError::WouldBlock { sent } | SendError::QueueFull { sent })) => {
+                    let is_stuck = matches!(error, SendError::QueueFull { sent: 0 });
+                    pending.stuck = is_stuck.then(|| pending.stuck.unwrap_or_else(clock::now));
+                    if let Some(since) = pending.stuck
+                        && self.refusing.gives_up(clock::now(), batch.dst, since)
+                    {
+                        self.lose(batch.dst, &error);
+                        return true;
+                    }
                     self.report.blocked += 1;
                     pending.sent += sent;
-                    if sent > 0 {
-                        pending.stuck = None;
-                    }
                     self.pending = Some(pending);
                     return false;
                 }
@@ -200,19 +218,6 @@ impl State {
             }
         }
         true
-    }
-
-    /// The interface takes nothing of a batch, which keeps all others back. Whether it counts as lost: after [`LONGEST_STUCK`], or at
-    /// once if that was so for the same destination a moment ago.
-    fn gives_up(&mut self, pending: &mut Pending) -> bool {
-        let (now, dst) = (clock::now(), pending.batch.dst);
-        let since = *pending.stuck.get_or_insert(now);
-        let again = self.refusing.is_some_and(|(other, at)| other == dst && now.since(at) < LONGEST_REFUSAL);
-        let gives_up = again || now.since(since) >= LONGEST_STUCK;
-        if gives_up {
-            self.refusing = Some((dst, now));
-        }
-        gives_up
     }
 
     /// Has later batches over this route built for what the link can do.
@@ -243,5 +248,26 @@ impl State {
             }
             _ => self.report.failed += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_destinations_never_take_is_waited_for_once() {
+        let mut refusing = Refusing::default();
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let [one, two] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        assert!(!refusing.gives_up(at(0), one, at(0)) && !refusing.gives_up(at(99), one, at(0)));
+        assert!(refusing.gives_up(at(100), one, at(0)));
+        assert!(!refusing.gives_up(at(150), two, at(100)) && refusing.gives_up(at(200), two, at(100)));
+        for now in 300..900 {
+            assert!(refusing.gives_up(at(now), one, at(now)) && refusing.gives_up(at(now), two, at(now)));
+        }
+        assert!(!refusing.gives_up(at(1900), one, at(1900)), "perhaps the queue was only full");
+        (0..=255).for_each(|host| _ = refusing.gives_up(at(2000), [10, 0, 1, host].into(), at(0)));
+        assert_eq!(refusing.0.len(), DESTINATIONS);
     }
 }

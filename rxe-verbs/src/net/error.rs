@@ -20,7 +20,9 @@ pub enum SendError {
     /// The queue of the interface is full, or what is behind the interface drops the packet (ENOBUFS). The system does not tell which:
     /// a veth pair answers so for a packet that is larger than the MTU of the other end. Try again for a while, as after
     /// [`Self::WouldBlock`].
-    #[error("the interface's queue is full, or the other end does not take packets of this size (ENOBUFS)")]
+    #[error(
+        "the interface's queue is full, or the other end does not take packets of this size (ENOBUFS): both ends need the same MTU"
+    )]
     QueueFull {
         /// Packets that left.
         sent: usize,
