@@ -37,7 +37,7 @@ fn number(rs: c_int, name: c_int) -> c_int {
         .map_or(0, |(value, _)| i32::from_ne_bytes([value[0], value[1], value[2], value[3]]))
 }
 
-/// Gives a socket the options of an rsocket. One that it does not know has none of them.
+/// Gives a socket the options of an rsocket. Those that one of the two does not know are left out.
 fn copy_options(rs: c_int, socket: c_int) {
     for (level, name) in OPTIONS {
         if let Some((value, len)) = option(rs, (level, name)) {

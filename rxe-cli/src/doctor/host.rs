@@ -27,7 +27,11 @@ pub(super) fn examine() -> Vec<Finding> {
     findings.extend(rules());
     findings.extend(sandbox());
     if let Err(error) = library() {
-        findings.push(Finding::note("drop-in", error.to_string(), "needed by `rxe run` alone"));
+        findings.push(Finding::note(
+            "drop-in",
+            error.to_string(),
+            "nothing to do, unless programs are to run by `rxe run`",
+        ));
     }
     findings
 }

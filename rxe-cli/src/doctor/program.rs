@@ -205,11 +205,7 @@ fn needs(elf: &Elf<'_>, findings: &mut Vec<Finding>) {
         Ok(bytes) => versions(&bytes),
         Err(error) => {
             let text = error.to_string();
-            findings.push(Finding::bad(
-                "drop-in",
-                text,
-                "build it, or install rxe: scripts/install has both",
-            ));
+            findings.push(Finding::bad("drop-in", text, "or scripts/install, which puts it where rxe looks"));
             return;
         }
     };
