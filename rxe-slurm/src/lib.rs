@@ -163,7 +163,7 @@ impl Array {
                 }
             }
         }
-        let known = self.tasks()?;
+        let known = self.tasks().inspect_err(|_| cancel(&ids))?;
         if !tasks.is_empty() && !tasks.iter().any(|task| known.contains_key(task)) {
             cancel(&ids);
             return Err(SlurmError::Unseen { comment: self.comment.clone() });
