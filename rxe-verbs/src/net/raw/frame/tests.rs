@@ -150,7 +150,7 @@ fn heads_as_the_kernel_writes_them() {
 fn made_up_frames_are_whole() {
     let ends = [
         ([10, 9, 0, 1].into(), [10, 9, 0, 2].into()),
-        (Ipv6Addr::LOCALHOST.into(), "fd00::9".parse().unwrap()),
+        ("fd00::1".parse().unwrap(), "fd00::9".parse().unwrap()),
     ];
     for (src, dst) in ends {
         let payload = [0xa5; 33];
