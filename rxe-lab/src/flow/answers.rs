@@ -119,7 +119,7 @@ impl Answers {
         }
         let (found, count) = (head.ext.aeth.msn.value(), requests.completed);
         if let Some((msn, at)) = self.msn
-            && requests.missing == 0
+            && requests.missing + requests.late == 0
         {
             let wanted = (u64::from(msn) + (count - at)) as u32 & 0xff_ffff;
             if wanted != found && requests.answered.is_some_and(|(last, _)| last == head.bth.psn) {

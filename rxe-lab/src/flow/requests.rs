@@ -267,6 +267,7 @@ impl Requests {
         }
         if self.fills_hole(psn, time) && self.cause.is_none() && self.going_back.is_none() {
             self.late += 1;
+            self.missing = self.missing.saturating_sub(1);
             outcome.marks |= Marks::LATE;
             outcome.why = Some("came after later ones: reordered on its way".to_owned());
             return;

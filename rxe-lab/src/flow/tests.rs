@@ -228,6 +228,8 @@ fn a_corrupted_packet_is_in_the_capture() {
     );
     assert_eq!(write(&mut fed, 4, true).marks, Marks::LATE);
     assert_eq!(write(&mut fed, 3, true).marks, Marks::RETRANSMITTED, "it was there before");
+    // The late one is not missing. This one is: it never comes.
+    assert_eq!(write(&mut fed, 8, true).marks, Marks::GAP);
     let summary = fed.analyzer.finish();
     let direction = &summary.connections[0].directions[0];
     assert_eq!((direction.missing, direction.late, direction.retransmitted), (1, 1, 2));
