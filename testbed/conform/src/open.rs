@@ -108,7 +108,27 @@ impl Which {
         }
     }
 
+    /// Refuses options that the device has no use for.
+    fn check(&self) -> Result<(), Usage> {
+        let remote = [("--agent", self.agent.is_some()), ("--raw", self.raw.is_some())];
+        let addresses = [("--address", self.address.is_some()), ("--own", self.own.is_some())];
+        let unused = match self.dut {
+            Kind::Remote => return Ok(()),
+            Kind::Udp => remote.to_vec(),
+            _ => [remote, addresses].concat(),
+        };
+        match unused.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => {
+                let kind =
+                    self.dut.to_possible_value().map_or_else(String::new, |kind| kind.get_name().to_owned());
+                Err(Usage(format!("{option} has no use with --dut {kind}; --dut remote takes it")))
+            }
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn open(&self) -> Result<Opened, Failure> {
+        self.check()?;
         match self.dut {
             Kind::Core | Kind::Core6 => {
                 let (dut, link) = core::open(self.dut == Kind::Core6);

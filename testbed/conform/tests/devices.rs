@@ -124,6 +124,7 @@ fn what_goes_wrong_has_its_exit_code() {
     assert_eq!(code(&["--filter", "NO.SUCH"]), Some(2));
     assert_eq!(code(&["--patience", "-1"]), Some(2));
     assert_eq!(code(&["--expected", "/no/such/list"]), Some(2));
+    assert_eq!(code(&["--dut", "udp", "--raw", "lo"]), Some(2));
     // Nobody listens there.
     let remote =
         ["--dut", "remote", "--agent", "127.0.0.1:9", "--address", "127.0.0.1", "--own", "127.0.0.99"];
