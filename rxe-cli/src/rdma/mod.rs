@@ -45,6 +45,12 @@ Usage: rdma [ -V[ersion] | -h[elp] | -d[etails] | -j[son] | -p[retty] ] OBJECT {
        rdma resource [ show [DEV] ]
        rdma resource show qp [ link [DEV/PORT] ] [ lqpn|type|state|pid|comm VALUE ]...";
 
+const LINK_HELP: &str = "\
+Usage: rxe link [ -h[elp] | -d[etails] | -j[son] | -p[retty] ] [ show [DEV/PORT] ]
+       rxe link add NAME type rxe netdev NETDEV
+       rxe link delete NAME
+       rxe link set DEV name NAME";
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     obey(&args.words, false)
 }
@@ -81,7 +87,7 @@ fn obey(given: &[OsString], own: bool) -> Result<()> {
     }
     let wish = if options.help { Some(Wish::Help) } else { understand(&words) };
     match wish {
-        Some(Wish::Help) => outln!("{HELP}"),
+        Some(Wish::Help) => outln!("{}", if own { LINK_HELP } else { HELP }),
         Some(Wish::Devices(only)) => rows::device_rows(only, &options)?.print(&options)?,
         Some(Wish::Links(only)) => rows::links(only, &options)?.print(&options)?,
         Some(Wish::System) => rows::system().print_one(&options)?,
