@@ -1,5 +1,7 @@
 //! Completion channels (ibv_comp_channel): how completion queues wake a sleeping program.
 
+mod extra;
+
 use crate::{
     cq::{Cq, CqRing},
     engine::{Descriptor, First, Patience, Polling, Reach, ShardSet, Spent, Stack, Waiter, Who},
@@ -8,6 +10,7 @@ use crate::{
     sys::{lock, poll, process::become_background, signals},
 };
 use core::time::Duration;
+use extra::Extra;
 use rxe_core::work::Completion;
 use std::{
     collections::VecDeque,
@@ -32,8 +35,9 @@ const FEW_TURNS: u32 = 4;
 /// A completion channel. Clones are the same channel.
 ///
 /// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own, level- or
-/// edge-triggered; it must only be polled, never read. Where the program asks by [`Self::try_get_event`] it may also become readable
-/// for packets that bring no event. An event comes from a queue that was armed by [`Cq::req_notify`], once per arming.
+/// edge-triggered; it must only be polled, never read. An event comes from a queue that was armed by [`Cq::req_notify`], once per
+/// arming. Where the program asks by [`Self::try_get_event`] the descriptor may also become readable for packets that bring no event.
+/// A program that only asks when it is readable is then given an extra event, whose queue has no completion.
 #[derive(Clone, Debug)]
 pub struct CompChannel(Arc<Channel>);
 
@@ -47,6 +51,7 @@ pub(crate) struct Channel {
     patience: Patience,
     /// The shards with queue pairs that use its queues, now or before.
     reach: Reach,
+    extra: Extra,
 }
 
 /// What waits to be taken from a channel.
@@ -88,8 +93,14 @@ impl Channel {
         waiting.show(&self.descriptor, true);
     }
 
-    /// Forgets the events of a queue that goes away.
+    /// There is a new queue with this channel.
+    pub(crate) fn add_queue(&self, cq: &Arc<CqRing>) {
+        self.extra.add(cq);
+    }
+
+    /// Forgets a queue that goes away, and its events.
     pub(crate) fn forget(&self, cq: &CqRing) {
+        self.extra.remove(cq);
         let mut waiting = self.lock();
         let before = waiting.events.len();
         waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
@@ -192,6 +203,7 @@ impl CompChannel {
             waits_inside: AtomicBool::new(false),
             patience: Patience::default(),
             reach: Reach::default(),
+            extra: Extra::default(),
         })))
     }
 
@@ -240,10 +252,24 @@ impl CompChannel {
         self.0.stack.check().is_ok() && !self.0.lock().events.is_empty()
     }
 
-    /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
+    /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK). If packets without an event
+    /// may have made the descriptor readable, a program that has never asked before it was is given an extra event instead of none.
     pub fn try_get_event(&self) -> Option<Cq> {
-        let Channel { stack, descriptor, .. } = &*self.0;
+        let Channel { stack, descriptor, extra, .. } = &*self.0;
         stack.check().ok()?;
+        let event = self.ask();
+        let was_called = extra.called_from_now(descriptor.looks_out());
+        if event.is_some() {
+            extra.came();
+            return event;
+        }
+        let ring = extra.due(was_called)?;
+        if ring.take_arming() { Cq::of(&ring).inspect(Cq::count_event) } else { self.0.pop() }
+    }
+
+    /// An event if there is one. The lookout takes turns, if need be.
+    fn ask(&self) -> Option<Cq> {
+        let Channel { stack, descriptor, .. } = &*self.0;
         self.0.waits_inside.store(false, Ordering::Relaxed);
         self.0.is_asked();
         let reach = self.0.reach.get();
@@ -295,6 +321,7 @@ impl CompChannel {
                 again = moved.owes;
                 break;
             }
+            self.0.extra.came();
             if event.is_some() && turn >= FEW_TURNS {
                 break;
             }

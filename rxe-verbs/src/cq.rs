@@ -200,6 +200,20 @@ impl CqRing {
         empty
     }
 
+    pub(crate) fn is_armed(&self) -> bool {
+        self.is_armed.load(Ordering::Relaxed)
+    }
+
+    /// Disarms it for an event without a completion. False if it was not armed.
+    pub(crate) fn take_arming(&self) -> bool {
+        let mut state = self.lock();
+        let was_armed = state.armed != Armed::No;
+        if was_armed {
+            self.tell(&mut state);
+        }
+        was_armed
+    }
+
     /// Disarms it.
     pub(crate) fn disarm(&self) {
         self.set_armed(&mut self.lock(), Armed::No);
@@ -269,6 +283,9 @@ impl Cq {
         let handle = Arc::new(Handle { ring, stack: Arc::clone(stack) });
         // This is set only once.
         let _ = handle.ring.handle.set(Arc::downgrade(&handle));
+        if let Some(channel) = &handle.ring.channel {
+            channel.add_queue(&handle.ring);
+        }
         Ok(Self(handle))
     }
 
@@ -322,7 +339,7 @@ impl Cq {
             stack.send_before_sleep(reach);
             return self.take(out);
         }
-        stack.progress(reach, !ring.is_armed.load(Ordering::Relaxed));
+        stack.progress(reach, !ring.is_armed());
         let count = self.take(out)?;
         if count == 0 {
             stack.give_way(reach);

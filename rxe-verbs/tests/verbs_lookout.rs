@@ -173,3 +173,64 @@ fn a_program_that_does_not_answer_is_called_for_the_acknowledgements() {
     asked.check_heard();
     assert!(!readable(&first.channel), "there is nothing to do any more");
 }
+
+/// It asks once each time that the channel is readable, and takes a failure for fatal, as in the example of ibv_get_cq_event(3).
+#[test]
+fn who_asks_only_when_called_is_given_an_event() {
+    let open = |n| ContextOptions::new().alone().open_address(loopback(n)).unwrap();
+    let two = Two::of("udp4", open(7), open(8));
+    let Connection { near, far, channel } = Connection::new((&two.a, &two.b));
+    let remote = Remote { addr: far.mr.addr(), rkey: far.mr.rkey() };
+    // Whether a completion came with the event.
+    let event = || {
+        let event = channel.try_get_event().expect("an event of a channel that is readable");
+        event.ack_events(1);
+        event.req_notify(false);
+        event.poll(&mut [Completion::default()]).unwrap() == 1
+    };
+    far.cq.req_notify(false);
+    let (start, mut extra) = (Instant::now(), 0);
+    while extra < 2 * OFTEN {
+        assert!(start.elapsed() < PATIENCE, "{extra} extra events: packets hardly ever woke the program");
+        far.qp.post_recv(&RecvWr { wr_id: 1, sges: &[far.mr.sge(0, 64)] }).unwrap();
+        near.qp.post_send(&SendWr::new(1, SendOp::Send, &[near.mr.sge(0, 64)])).unwrap();
+        while !(readable(&channel) && event()) {
+            assert!(start.elapsed() < PATIENCE, "no event of a message");
+        }
+        near.good();
+        near.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[near.mr.sge(0, 64)])).unwrap();
+        if readable(&channel) {
+            assert!(!event());
+            extra += 1;
+        }
+        near.good();
+    }
+}
+
+/// The same program begins to ask until there is no event.
+#[test]
+fn extra_events_end() {
+    let open = |n| ContextOptions::new().alone().open_address(loopback(n)).unwrap();
+    let two = Two::of("udp4", open(9), open(10));
+    let Connection { near, far, channel } = Connection::new((&two.a, &two.b));
+    far.cq.req_notify(false);
+    for _ in 0..2 * OFTEN {
+        far.qp.post_recv(&RecvWr { wr_id: 1, sges: &[far.mr.sge(0, 64)] }).unwrap();
+        near.qp.post_send(&SendWr::new(1, SendOp::Send, &[near.mr.sge(0, 64)])).unwrap();
+        let start = Instant::now();
+        while far.cq.poll(&mut [Completion::default()]).unwrap() == 0 {
+            while !readable(&channel) {
+                assert!(start.elapsed() < PATIENCE, "no event");
+            }
+            channel.try_get_event().expect("an event").ack_events(1);
+            far.cq.req_notify(false);
+        }
+        near.good();
+    }
+    let start = Instant::now();
+    while let Some(event) = channel.try_get_event() {
+        assert!(start.elapsed() < PATIENCE, "an extra event each time");
+        event.ack_events(1);
+        event.req_notify(false);
+    }
+}

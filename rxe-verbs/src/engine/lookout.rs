@@ -7,7 +7,8 @@
 //! itself when it asks for an event. Such a descriptor is the **lookout** of its stack.
 //!
 //! * It must be non-blocking, because it also becomes readable for packets that bring no event. A program that then asks for
-//!   one is told that there is none, and does not wait.
+//!   one is told that there is none, and does not wait. If it may not bear that, it is given an extra event
+//!   (`channel/extra.rs`).
 //! * A stack has one lookout at most, because each would be woken by every packet. (The kernel also refuses, with EINVAL, a
 //!   socket that is in 500 sets of one program.) The turn of the thread that asks the lookout finds the events of the
 //!   other channels, too.
