@@ -106,7 +106,8 @@ impl Service {
         let Some(port) = &mut self.port else { return Ok(()) };
         let holder = Holder { pid, name };
         let Some(slot) = self.slots.take(Instant::now(), holder) else {
-            let text = "all 255 slots of the port are in use or rest after their last user; try again in some seconds";
+            let text =
+                "all 255 slots of the port are in use by other programs; `rxe service status` shows by which";
             return Err(End::Refused(text.to_owned()));
         };
         let made = port.group.sockets(slot).map(drop);
