@@ -34,17 +34,23 @@ static void connect_to_itself(struct ibv_context *context, struct ibv_qp *qp)
 		IBV_QP_MAX_QP_RD_ATOMIC), 0);
 }
 
-static int posted(struct ibv_qp *qp, struct ibv_send_wr *wr)
+static int completed(struct ibv_qp *qp)
 {
-	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 	int found;
 
-	wr->send_flags = IBV_SEND_SIGNALED;
-	note("ibv_post_send", ibv_post_send(qp, wr, &bad), 0);
 	while (!(found = ibv_poll_cq(qp->send_cq, 1, &wc)))
 		;
 	return found < 0 ? -1 : (int)wc.status;
+}
+
+static int posted(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	wr->send_flags = IBV_SEND_SIGNALED;
+	note("ibv_post_send", ibv_post_send(qp, wr, &bad), 0);
+	return completed(qp);
 }
 
 static int read_by(struct ibv_qp *qp, struct ibv_mr *mr, char *from, uint32_t key)
@@ -64,11 +70,11 @@ int main(void)
 	struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
 	struct ibv_pd *pd = context ? ibv_alloc_pd(context) : NULL;
 	struct ibv_cq *cq = pd ? ibv_create_cq(context, 8, NULL, NULL, 0) : NULL;
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 2, 1, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 3, 1, 1, 1, 0 } };
 	struct ibv_qp *qp = cq ? ibv_create_qp(pd, &init) : NULL;
 	struct ibv_mr *mr = qp ? ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) : NULL;
 	struct ibv_mw *mw = mr ? ibv_alloc_mw(pd, IBV_MW_TYPE_2) : NULL;
-	struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW }, *bad = NULL;
+	struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW }, *bad = NULL, end, again;
 	uint32_t key, index;
 
 	if (!mw) {
@@ -98,6 +104,16 @@ int main(void)
 	bind.bind_mw.rkey = 0x77;
 	note("without a region", ibv_post_send(qp, &bind, &bad) != 0, 1);
 	note("the key then", mw->rkey, key);
+	/* Bound, invalidated and bound again by one list. The last bind names the window before the first one is done. */
+	bind.bind_mw.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)memory + 64, 64, IBV_ACCESS_REMOTE_READ };
+	again = bind;
+	again.bind_mw.rkey = 0x78;
+	again.send_flags = IBV_SEND_SIGNALED;
+	end = (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = index | 0x77, .next = &again };
+	bind.next = &end;
+	note("first of a list", posted(qp, &bind), IBV_WC_SUCCESS);
+	note("last of the list", completed(qp), IBV_WC_SUCCESS);
+	note("the key of the last", mw->rkey, index | 0x78);
 	ibv_dealloc_mw(mw);
 	return wrong;
 }

@@ -274,13 +274,14 @@ proptest! {
     }
 }
 
-/// The library gives the tags of type 1 windows. After a bind that failed the next one is for a key that the window never had.
+/// The library gives the tags of type 1 windows. After a bind that failed the next one is for a key that the window never had. A
+/// bind that was posted while others waited in the queue is for the key before those.
 #[test]
-fn a_type_1_window_is_bound_again_after_a_bind_that_failed() {
+fn a_bind_names_a_window_by_its_index() {
     let region = memory(ALL);
     let good = bind(0x20, Access::REMOTE_WRITE);
     let later = BindWindow { window: good.new_rkey, new_rkey: good.new_rkey.rotated(), ..good };
-    assert!(window(WindowType::One).bind(OWN, &later, Some(&region)).is_ok());
-    let refused = window(WindowType::Two).bind(OWN, &later, Some(&region));
-    assert_eq!(refused, Err(BindError::NotAWindow(later.window)));
+    for kind in [WindowType::One, WindowType::Two] {
+        assert!(window(kind).bind(OWN, &later, Some(&region)).is_ok());
+    }
 }

@@ -112,13 +112,9 @@ impl Region {
         let Kind::Window { window, binding } = self.kind else {
             return Err(BindError::NotAWindow(bind.window));
         };
-        // The library chooses the tag of a type 1 window when a bind is posted. If that bind then failed, the next one names a tag that the
-        // window never had.
-        let known = match window {
-            WindowType::One => bind.window.index() == self.key.index(),
-            WindowType::Two => bind.window == self.key,
-        };
-        if !known {
+        // Its tag may be another one. When this bind was posted, earlier binds and invalidations of the window may have waited in the
+        // queue; and after a bind that failed, the library names a tag that the window never had.
+        if bind.window.index() != self.key.index() {
             return Err(BindError::NotAWindow(bind.window));
         }
         let key = self.key.with_tag(bind.new_rkey.tag());
