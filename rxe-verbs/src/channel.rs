@@ -255,16 +255,21 @@ impl CompChannel {
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK). If packets without an event
     /// may have made the descriptor readable, a program that has never asked before it was is given an extra event instead of none.
     pub fn try_get_event(&self) -> Option<Cq> {
-        let Channel { stack, descriptor, extra, .. } = &*self.0;
+        let Channel { stack, descriptor, extra, reach, .. } = &*self.0;
         stack.check().ok()?;
+        extra.begin(|| poll::wait(&[descriptor.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0));
         let event = self.ask();
-        let was_called = extra.called_from_now(descriptor.looks_out());
-        if event.is_some() {
-            extra.came();
+        if !extra.is_due(event.is_some(), descriptor.looks_out()) {
             return event;
         }
-        let ring = extra.due(was_called)?;
-        if ring.take_arming() { Cq::of(&ring).inspect(Cq::count_event) } else { self.0.pop() }
+        if let Some(ring) = extra.armed()
+            && ring.take_arming()
+        {
+            return Cq::of(&ring).inspect(Cq::count_event);
+        }
+        // Perhaps another thread is in the middle of a turn that has a completion, and will tell of it when it ends.
+        stack.attend(reach.get());
+        self.0.pop()
     }
 
     /// An event if there is one. The lookout takes turns, if need be.
@@ -321,7 +326,6 @@ impl CompChannel {
                 again = moved.owes;
                 break;
             }
-            self.0.extra.came();
             if event.is_some() && turn >= FEW_TURNS {
                 break;
             }

@@ -14,7 +14,8 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-/// A program that is given so many extra events in a row, without packets or another event in between, asks until there is none.
+/// A program that is given so many extra events in a row, and asks for the next each time before its descriptor is readable, asks until
+/// there is none.
 const MOST: u32 = 16;
 
 /// What a channel knows of how its program asks for events.
@@ -37,28 +38,27 @@ impl Extra {
         lock(&self.queues).remove(&cq.id());
     }
 
-    /// Notes whether packets may make the descriptor readable from now on. Gives whether they could before.
-    pub(super) fn called_from_now(&self, looks_out: bool) -> bool {
-        self.is_called.swap(looks_out, Ordering::Relaxed)
-    }
-
-    /// Packets have arrived, or an event.
-    pub(super) fn came(&self) {
-        if self.in_a_row.load(Ordering::Relaxed) != 0 {
+    /// The program asks. Whether the descriptor is readable is of interest only if it was given an extra event the last time.
+    pub(super) fn begin(&self, is_readable: impl FnOnce() -> bool) {
+        if self.in_a_row.load(Ordering::Relaxed) > 0 && is_readable() {
             self.in_a_row.store(0, Ordering::Relaxed);
         }
     }
 
-    /// There is no event: the armed queue of which the program is given an extra one. `was_called`: packets may have made the
-    /// descriptor readable.
-    pub(super) fn due(&self, was_called: bool) -> Option<Arc<CqRing>> {
-        if self.bears_none.load(Ordering::Relaxed) {
-            return None;
+    /// Whether the program that has asked is to be given an extra event. `found`: there is an event. `looks_out`: from now on packets
+    /// may make the descriptor readable.
+    pub(super) fn is_due(&self, found: bool, looks_out: bool) -> bool {
+        let was_called = self.is_called.swap(looks_out, Ordering::Relaxed);
+        if found || self.bears_none.load(Ordering::Relaxed) {
+            return false;
         }
-        if !was_called || self.in_a_row.fetch_add(1, Ordering::Relaxed) >= MOST {
-            self.bears_none.store(true, Ordering::Relaxed);
-            return None;
-        }
+        let is_due = was_called && self.in_a_row.fetch_add(1, Ordering::Relaxed) < MOST;
+        self.bears_none.store(!is_due, Ordering::Relaxed);
+        is_due
+    }
+
+    /// A queue that the program has armed.
+    pub(super) fn armed(&self) -> Option<Arc<CqRing>> {
         lock(&self.queues).values().filter_map(Weak::upgrade).find(|ring| ring.is_armed())
     }
 }
