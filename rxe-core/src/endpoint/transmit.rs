@@ -228,6 +228,12 @@ impl Endpoint {
                 let carried = shared.fill_from_qp(call, qp, list, batch);
                 let in_turn = list == List::Line || shared.reads.turn == Some(qpn);
                 let first = in_turn && batch.len() == before;
+                if list == List::Line
+                    && batch.len() > before
+                    && let Some(peer) = shared.peers.get_mut(index)
+                {
+                    peer.window.line_had_turn();
+                }
                 match carried {
                     Carried::Full => {
                         // Other destinations send before this one sends again. Then its other queue pairs are first.

@@ -28,6 +28,9 @@ impl Shared {
                 self.watch_line(index);
             }
             Wait::Responses => {
+                if self.reads.line.is_empty() {
+                    self.reads.line_had_turn();
+                }
                 self.reads.line.join(qpn, first);
                 self.watch_readers(now);
             }
@@ -41,6 +44,7 @@ impl Shared {
     /// queue pair was put back as the `first`.
     pub(super) fn pass_turn(&mut self, qpn: Qpn, first: bool) {
         if self.reads.turn.take_if(|turn| *turn == qpn).is_some() && !first {
+            self.reads.line_had_turn();
             self.offer_room(None);
         }
     }
@@ -75,8 +79,13 @@ impl Shared {
                 self.watch_line(index);
             }
         }
-        if self.reads.turn.is_none() && !self.reads.line.is_empty() && self.reads.opens() {
-            self.reads.turn = self.reads.line.next();
+        if self.reads.turn.is_none() && !self.reads.line.is_empty() {
+            if self.reads.opens() {
+                self.reads.turn = self.reads.line.next();
+            } else {
+                // Those that hold the budget now may be silent as well.
+                self.watch_readers(Instant::ZERO);
+            }
         }
     }
 

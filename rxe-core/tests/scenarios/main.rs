@@ -15,6 +15,7 @@ mod fairness;
 mod fence;
 mod flush;
 mod lanes;
+mod line;
 mod messages;
 mod modify;
 mod multicast;

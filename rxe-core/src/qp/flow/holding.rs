@@ -105,6 +105,9 @@ impl Holding {
 
     /// A packet of `bytes` was sent. `asked`: whether it asks for an acknowledgement.
     pub(crate) fn sent(&mut self, window: &mut Window, psn: Psn, bytes: u32, asked: bool) {
+        if self.bytes == 0 {
+            window.went_ahead(bytes);
+        }
         self.last = window.sent(bytes, asked);
         self.bytes = self.bytes.saturating_add(bytes);
         self.unasked = self.unasked.saturating_add(bytes);
@@ -121,6 +124,9 @@ impl Holding {
         while let Some(mark) = self.marks.pop_if(|mark| all || mark.psn.is_before(una)) {
             self.bytes -= mark.bytes;
             proven = Some(mark.position);
+        }
+        if all {
+            self.owes = false;
         }
         if all && self.bytes > 0 {
             (self.bytes, self.unasked, proven) = (0, 0, Some(self.last));
@@ -144,6 +150,7 @@ impl Holding {
     /// `bytes` of READ responses were asked for.
     pub(crate) const fn asked(&mut self, reads: &mut ReadBudget, now: Instant, bytes: u32) {
         if self.responses == 0 {
+            reads.went_ahead(bytes);
             self.heard = now;
         }
         self.responses += bytes;
@@ -154,7 +161,10 @@ impl Holding {
     pub(crate) const fn heard(&mut self, reads: &mut ReadBudget, now: Instant) {
         self.heard = now;
         self.silent = false;
-        reads.heard();
+        // What has lapsed and comes now was not lost. So the patience was too short, and stays longer.
+        if !self.owes {
+            reads.heard();
+        }
     }
 
     /// All responses of a READ came. `bytes` of them count.

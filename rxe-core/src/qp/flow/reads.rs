@@ -33,6 +33,8 @@ pub(crate) struct ReadBudget {
     pub turn: Option<Qpn>,
     /// Queue pairs that may hold something. Those that do not are removed when the endpoint looks for silent holders.
     pub holders: Vec<Qpn>,
+    /// Bytes asked for by queue pairs that held nothing before, since the line last had a turn ([`Self::may_pass`]).
+    ahead: u32,
 }
 
 impl ReadBudget {
@@ -46,6 +48,7 @@ impl ReadBudget {
             line: Line::default(),
             turn: None,
             holders: Vec::new(),
+            ahead: 0,
         }
     }
 
@@ -72,7 +75,7 @@ impl ReadBudget {
         }
         // A READ of one packet does not wait in line if its queue pair holds nothing.
         let fresh = own == 0 && !silent && !again;
-        let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet;
+        let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet && self.may_pass();
         if !passes {
             return Err(Wait::Responses);
         }
@@ -96,6 +99,22 @@ impl ReadBudget {
             _ => return Err(Wait::Responses),
         };
         Ok(Grant { ask: true, bytes })
+    }
+
+    /// Whether a queue pair that holds nothing may pass those that wait in line. As with [`Window`](super::Window), the line would
+    /// have no turn otherwise where many such queue pairs ask for a packet each time that they are answered.
+    const fn may_pass(&self) -> bool {
+        self.ahead < self.limit.size / RESERVE
+    }
+
+    /// A queue pair that held nothing asks for `bytes`.
+    pub(super) const fn went_ahead(&mut self, bytes: u32) {
+        self.ahead = self.ahead.saturating_add(bytes);
+    }
+
+    /// A queue pair of the line had its turn, or begins a line.
+    pub(crate) const fn line_had_turn(&mut self) {
+        self.ahead = 0;
     }
 
     pub(super) const fn asked(&mut self, bytes: u32) {

@@ -38,6 +38,8 @@ pub(crate) struct Window {
     quiet_since: Instant,
     /// Bytes that queue pairs with nothing under way may send beyond the limit, because no acknowledgement came for long.
     beyond: u32,
+    /// Bytes of queue pairs that had nothing under way before, since the line last had a turn ([`Self::may_pass`]).
+    ahead: u32,
 }
 
 /// A position in the streams to a destination: in that of this endpoint, and in that of all endpoints of the process.
@@ -59,6 +61,7 @@ impl Window {
             users: 0,
             quiet_since: Instant::ZERO,
             beyond: 0,
+            ahead: 0,
         }
     }
 
@@ -106,6 +109,12 @@ impl Window {
         self.begins_after(0) || self.is_unasked() || self.beyond > 0
     }
 
+    /// Whether a queue pair with nothing under way may pass those that wait in line, if any do (`awaited`). With many such queue
+    /// pairs, which send a packet each time that they are answered, the line would have no turn otherwise.
+    fn may_pass(&self, awaited: bool) -> bool {
+        !awaited || self.ahead < self.size() / RESERVE
+    }
+
     /// Whether a packet of `cost` bytes may be sent at `spot`. A packet after it would take `next` bytes. `ends`: whether the
     /// message ends with it.
     pub(super) fn admit(
@@ -120,7 +129,7 @@ impl Window {
         let share = share(spot.waiting, limit).min(limit);
         // A message of one packet does not wait in line if its queue pair holds nothing, and may use the reserve. The first
         // packet of a longer message would be a batch of its own, and the message would not be complete any earlier.
-        let fresh = own == 0 && ends && !holding.silent;
+        let fresh = own == 0 && ends && !holding.silent && (spot.in_turn || self.may_pass(spot.awaited));
         if own > 0 && holding.unasked() == 0 && (holding.silent || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
         }
@@ -149,8 +158,21 @@ impl Window {
             || holding.silent
             || self.is_taken(cost.saturating_add(next));
         let many = self.sent - self.asked + u64::from(cost) >= u64::from(limit / 4);
-        let ask = closes || spot.ends && (many || !self.begins_after(cost));
+        // Where others wait it may be long until the queue pair's next turn. Its timeout must not run until then.
+        let parts =
+            spot.waiting > 0 && (spot.ends || spot.spent.saturating_add(cost) >= turn(spot.waiting, limit));
+        let ask = closes || parts || spot.ends && (many || !self.begins_after(cost));
         Ok(Grant { ask, bytes: 0 })
+    }
+
+    /// A queue pair that had nothing under way sends a packet of `bytes`.
+    pub(super) const fn went_ahead(&mut self, bytes: u32) {
+        self.ahead = self.ahead.saturating_add(bytes);
+    }
+
+    /// Queue pairs of the line have sent something.
+    pub(crate) const fn line_had_turn(&mut self) {
+        self.ahead = 0;
     }
 
     /// A packet of `bytes` is sent. Returns its end position.
@@ -187,6 +209,7 @@ impl Window {
     /// A queue pair begins to wait, and none did before.
     pub(crate) const fn awaited(&mut self, now: Instant) {
         self.quiet_since = now;
+        self.ahead = 0;
     }
 
     /// When those that wait may send beyond the limit ([`Self::exceed`]).
