@@ -2,14 +2,16 @@
 
 use crate::bench::{BUFFER, Bench};
 use rxe_core::{
-    qp::QpState,
+    qp::{QpChange, QpState},
     testing::{
         ConnectOptions, PairConfig,
         connect::{PD, REGION_ALL, REMOTE_ALL},
+        link::Verdict,
     },
     wire::Class,
     work::{Access, AsyncEvent, PdId, Remote, SendOp, WcStatus},
 };
+use std::time::Duration;
 
 /// Side 0 does `op` to side 1 and must fail with `expected`; side 1's memory stays as it was.
 fn refused(bench: &mut Bench, op: SendOp, len: u32, expected: WcStatus) {
@@ -200,4 +202,22 @@ fn a_read_into_memory_that_may_not_be_written() {
     bench.pair.run_until_idle();
     assert_eq!(bench.sent_statuses(0), [(1, WcStatus::LocalProtection)]);
     assert_eq!(bench.pair.sides[0].heap.get(addr, 64), vec![0; 64]);
+}
+
+/// The acknowledgement of a WRITE was lost. Then the program took the right back. The repeated WRITE is acknowledged all the same, because
+/// it has been executed.
+#[test]
+fn a_write_from_before_its_right_was_taken_back() {
+    let mut bench = Bench::new("access-taken-back");
+    let mut is_first = true;
+    bench.pair.sides[1]
+        .link
+        .set_rule(move |_| if core::mem::take(&mut is_first) { Verdict::Drop } else { Verdict::Pass });
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_for(Duration::from_millis(1));
+    let change = QpChange { state: Some(QpState::Rts), access: Some(Access::empty()), ..QpChange::default() };
+    let qpn = bench.qpn(1);
+    bench.pair.modify(1, qpn, &change).expect("modified");
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
 }

@@ -275,11 +275,17 @@ impl Responder {
     /// was delayed in the network, and is dropped.
     fn on_duplicate(&mut self, qp: &mut QpCommon, ctx: &Ctx<'_>, packet: &Packet<'_>) {
         qp.stats.duplicates += 1;
+        let (psn, class) = (packet.bth.psn, packet.info.class);
+        if matches!(class, Class::Send | Class::Write) {
+            // It was executed when it was allowed. To repeat the acknowledgement takes no right and no queue.
+            let upto = self.replay.acknowledgeable(psn, self.expected);
+            self.answers.acknowledge_again(upto, self.msn);
+            return;
+        }
         let Ok(named) = qp.find_named(ctx, packet) else { return };
         if !rights(packet).is_ok_and(|need| qp.attrs.access.contains(need)) {
             return;
         }
-        let (psn, class) = (packet.bth.psn, packet.info.class);
         let kind = match class {
             Class::ReadRequest => {
                 let reth = packet.ext.reth;
@@ -290,11 +296,7 @@ impl Responder {
             Class::AtomicWrite => self.replay.is_done(psn, class).then_some(Kind::Written),
             // Not all FLUSHes are remembered, but all before the expected PSN were executed.
             Class::Flush => Some(Kind::Flushed),
-            _ => {
-                let upto = self.replay.acknowledgeable(psn, self.expected);
-                self.answers.acknowledge_again(upto, self.msn);
-                None
-            }
+            _ => None,
         };
         if let Some(kind) = kind {
             self.answers.replay(Pending { psn, msn: self.msn, replay: true, kind }, qp.mtu());
