@@ -89,12 +89,14 @@ impl Endpoint {
             return Err(ModifyError::Draining);
         }
         let pkey = self.shared.pkey_table(qp.common.pkey_table).get(usize::from(next.pkey_index)).copied();
-        let pkey = pkey.ok_or_else(|| ModifyError::Value {
+        // The port's tables may have changed since it was set up. It can end all the same.
+        let ends = matches!(next.state, QpState::Error | QpState::Reset);
+        let pkey = pkey.or_else(|| ends.then_some(qp.common.pkey)).ok_or_else(|| ModifyError::Value {
             attribute: "PKEY_INDEX",
             value: u64::from(next.pkey_index),
             allowed: "an index of the port's partition table",
         })?;
-        if let Some(av) = next.av.filter(|av| self.shared.lanes.of(av.service_level).is_none()) {
+        if let Some(av) = next.av.filter(|av| !ends && self.shared.lanes.of(av.service_level).is_none()) {
             return Err(ModifyError::Value {
                 attribute: "AV",
                 value: av.service_level.into(),

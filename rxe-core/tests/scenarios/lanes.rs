@@ -215,3 +215,12 @@ fn datagrams_are_in_the_lane_of_their_address_handle() {
         bench.pair.sides[0].endpoint.lane_stats().map(|(lane, stats)| (lane, stats.packets_sent)).collect();
     assert_eq!(counted, [(0, 4), (1, 4), (2, 4)]);
 }
+
+/// A queue pair whose service level has lost its lane can be put into the error state, as any other.
+#[test]
+fn it_ends_without_its_lane() {
+    let mut bench = Bench::new("lane-lost");
+    let nothing = Lanes::new([NO_LANE; 16], [0; LANES], Box::new(HighestFirst));
+    bench.pair.sides[0].endpoint.set_lanes(nothing);
+    bench.go_to(0, QpState::Error);
+}

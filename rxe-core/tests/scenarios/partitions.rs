@@ -83,3 +83,19 @@ fn limited_members_do_not_hear_each_other_from_then_on() {
     let stats = bench.pair.sides[1].endpoint.qp_stats(bench.qpn(1)).unwrap();
     assert!(stats.dropped_pkey > 0, "{stats:?}");
 }
+
+/// A queue pair whose partition the port has lost can be put into the error state, as any other.
+#[test]
+fn it_ends_without_its_partition() {
+    let options = ConnectOptions { pkey_index: 1, ..ConnectOptions::default() };
+    let mut config = PairConfig { name: "partition-lost", ..PairConfig::default() };
+    for endpoint in &mut config.endpoints {
+        endpoint.pkeys = vec![Pkey::DEFAULT, Pkey(0x8001)];
+    }
+    let mut bench = Bench::with(config, options);
+    let now = bench.pair.now;
+    let side = &mut bench.pair.sides[0];
+    side.endpoint.set_pkeys(now, vec![vec![Pkey::DEFAULT]], &side.heap);
+    assert_eq!(bench.state(0), QpState::Error);
+    bench.go_to(0, QpState::Error);
+}
