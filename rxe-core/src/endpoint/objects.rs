@@ -53,16 +53,7 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         self.shared.places.retire(place_of(&qp), qp.common.stats);
-        let mut ctx = self.shared.lend(qp.peer, Instant::ZERO, &NoMemory);
-        qp.silence(&mut ctx);
-        let plan = qp.plan_answer();
-        let mut packet = [0; ACK_LEN];
-        if let Some(path) = qp.path
-            && matches!(&plan, Plan::Send(draft) if draft.len() == ACK_LEN)
-            && qp.commit(&mut ctx, &plan, Grant::default(), &mut packet)
-        {
-            self.shared.notices.push_back(Notice::new(path, &packet));
-        }
+        self.shared.last_answer(&mut qp);
         self.shared.leave_peer(&mut qp);
         self.shared.groups.retain(|_, members| {
             members.retain(|member| *member != qpn);
@@ -102,6 +93,9 @@ impl Endpoint {
                 value: av.service_level.into(),
                 allowed: "a service level that a virtual lane carries (sl2vl)",
             });
+        }
+        if next.state == QpState::Reset {
+            self.shared.last_answer(qp);
         }
         qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
@@ -333,6 +327,20 @@ impl Shared {
     /// The lane of packets over `av`. Service levels without a lane were refused before.
     pub(super) fn lane_of(&self, av: &AddressVector) -> u8 {
         self.lanes.of(av.service_level).unwrap_or(0)
+    }
+
+    /// A queue pair is about to be destroyed or reset. The acknowledgement that it owes still leaves.
+    fn last_answer(&mut self, qp: &mut QueuePair) {
+        let mut ctx = self.lend(qp.peer, Instant::ZERO, &NoMemory);
+        qp.silence(&mut ctx);
+        let plan = qp.plan_answer();
+        let mut packet = [0; ACK_LEN];
+        if let Some(path) = qp.path
+            && matches!(&plan, Plan::Send(draft) if draft.len() == ACK_LEN)
+            && qp.commit(&mut ctx, &plan, Grant::default(), &mut packet)
+        {
+            self.notices.push_back(Notice::new(path, &packet));
+        }
     }
 
     fn join_peer(&mut self, key: (IpAddr, u8)) -> usize {

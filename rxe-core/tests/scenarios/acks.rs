@@ -3,6 +3,7 @@
 use crate::bench::Bench;
 use rxe_core::{
     endpoint::Acks,
+    qp::QpState,
     testing::{ConnectOptions, PairConfig},
     wire::Class,
     work::{SendOp, SendWr, WcStatus},
@@ -182,5 +183,22 @@ fn never_past_an_unanswered_read() {
         let acks = &bench.wire(1)[before..];
         assert!(!acks.is_empty(), "a repeated WRITE is acknowledged");
         assert!(acks.iter().all(|seen| seen.psn.is_before(second)), "{acks:?}");
+    }
+}
+
+/// The program has the message, and resets its queue pair at once.
+#[test]
+fn not_forgotten_by_reset() {
+    for state in [QpState::Error, QpState::Reset] {
+        let mut bench = Bench::new("ack-reset");
+        bench.recv(1, 5, 0, 100);
+        bench.send(0, 1, SendOp::Send, 0, 100);
+        let now = bench.pair.now;
+        while bench.pair.completions_waiting(1) == 0 {
+            assert!(bench.pair.step(now + Duration::from_secs(1)), "the message arrives");
+        }
+        bench.go_to(1, state);
+        bench.pair.run_until_idle();
+        assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)], "{state:?}");
     }
 }
