@@ -333,6 +333,8 @@ impl Shared {
     fn last_answer(&mut self, qp: &mut QueuePair) {
         let mut ctx = self.lend(qp.peer, Instant::ZERO, &NoMemory);
         qp.silence(&mut ctx);
+        // What it has under way is given up here, which is no end of its draining.
+        qp.common.draining = false;
         let plan = qp.plan_answer();
         let mut packet = [0; ACK_LEN];
         if let Some(path) = qp.path

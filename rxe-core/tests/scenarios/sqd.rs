@@ -137,3 +137,22 @@ fn an_owed_acknowledgement_follows_the_peer_to_its_new_address() {
     bench.pair.run_for(Duration::from_millis(1));
     assert_eq!(bench.wire_of(1, Class::Acknowledge).len(), 1);
 }
+
+/// It owes an acknowledgement, which still leaves.
+#[test]
+fn who_is_reset_while_it_drains_is_not_told_of_the_end() {
+    let mut bench = Bench::new("sqd-reset");
+    let qpn = bench.qpn(0);
+    bench.cut(0);
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 20_000);
+    bench.pair.run_for(Duration::from_millis(1));
+    bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
+    bench.recv(0, 5, 0, 100);
+    bench.send(1, 2, SendOp::Send, 0, 100);
+    let now = bench.pair.now;
+    while bench.pair.completions_waiting(0) == 0 {
+        assert!(bench.pair.step(now + Duration::from_secs(1)), "the message arrives");
+    }
+    bench.go_to(0, QpState::Reset);
+    assert!(bench.events(0).is_empty(), "it has not drained");
+}
