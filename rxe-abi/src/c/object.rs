@@ -94,7 +94,7 @@ pub(crate) struct Srq {
     pub(crate) pd: Pointer<Pd>,
     pub(crate) handle: u32,
     pub(crate) lock: Lock,
-    pub(crate) events_completed: u32,
+    pub(crate) events_completed: AtomicU32,
 }
 
 /// struct ibv_qp.
@@ -112,7 +112,7 @@ pub(crate) struct Qp {
     pub(crate) state: AtomicI32,
     pub(crate) qp_type: c_int,
     pub(crate) lock: Lock,
-    pub(crate) events_completed: u32,
+    pub(crate) events_completed: AtomicU32,
 }
 
 /// struct ibv_qp_ex: the functions behind ibv_wr_*.
@@ -137,8 +137,8 @@ pub(crate) struct Cq {
     pub(crate) handle: u32,
     pub(crate) cqe: AtomicI32,
     pub(crate) lock: Lock,
-    pub(crate) comp_events_completed: u32,
-    pub(crate) async_events_completed: u32,
+    pub(crate) comp_events_completed: AtomicU32,
+    pub(crate) async_events_completed: AtomicU32,
 }
 
 /// struct ibv_cq_ex.

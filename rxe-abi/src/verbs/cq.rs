@@ -25,7 +25,7 @@ use crate::{
 };
 use core::{
     ffi::{c_int, c_void},
-    sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
 use rxe_verbs::Completion;
 use std::{
@@ -125,6 +125,8 @@ fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
 extern "C" fn ibv_ack_cq_events(cq: Option<&Cq>, count: u32) {
     quietly(|| {
         if let Some(cq) = cq {
+            // Public fields, which programs read. Counted first, because the queue may be destroyed once they are acknowledged.
+            cq.c.base.comp_events_completed.fetch_add(count, Ordering::Relaxed);
             cq.cq.ack_events(count);
         }
     });
@@ -197,8 +199,8 @@ fn make(
         handle: id.0,
         cqe: AtomicI32::new(c_int::try_from(entries).unwrap_or(c_int::MAX)),
         lock: Lock::NEW,
-        comp_events_completed: 0,
-        async_events_completed: 0,
+        comp_events_completed: AtomicU32::new(0),
+        async_events_completed: AtomicU32::new(0),
     };
     let c = c::object::CqEx {
         base,

@@ -8,10 +8,13 @@ use crate::{
         context::ContextPtr,
         value as v,
     },
-    object::{Context, Cq, Qp, Srq},
+    object::{Context, Cq, Events, Qp, Srq},
     signals::restarting,
 };
-use core::ffi::c_int;
+use core::{
+    ffi::c_int,
+    sync::atomic::{AtomicU32, Ordering},
+};
 use rxe_verbs::{AsyncEvent as Event, Qpn, work::AsyncEvent as Q};
 
 /// ibv_get_async_event(3). It waits unless the descriptor was made non-blocking.
@@ -90,16 +93,28 @@ extern "C" fn ibv_ack_async_event(event: Option<&AsyncEvent>) {
         // SAFETY: the type says which kind of object it is. The object exists, because its destruction waits for this call.
         unsafe {
             match event.event_type {
-                v::EVENT_CQ_ERR => element.cq.as_ref().map(|cq| cq.events.acknowledge()),
-                v::EVENT_SRQ_LIMIT_REACHED => element.srq.as_ref().map(|srq| srq.events.acknowledge()),
+                v::EVENT_CQ_ERR => {
+                    element.cq.as_ref().map(|cq| count(&cq.c.base.async_events_completed, &cq.events))
+                }
+                v::EVENT_SRQ_LIMIT_REACHED => {
+                    element.srq.as_ref().map(|srq| count(&srq.c.events_completed, &srq.events))
+                }
                 v::EVENT_QP_FATAL
                 | v::EVENT_QP_REQ_ERR
                 | v::EVENT_QP_ACCESS_ERR
                 | v::EVENT_COMM_EST
                 | v::EVENT_SQ_DRAINED
-                | v::EVENT_QP_LAST_WQE_REACHED => element.qp.as_ref().map(|qp| qp.events.acknowledge()),
+                | v::EVENT_QP_LAST_WQE_REACHED => {
+                    element.qp.as_ref().map(|qp| count(&qp.c.qp_base.events_completed, &qp.events))
+                }
                 _ => None,
             }
         };
     });
+}
+
+/// Notes that an event is acknowledged, first in the object's public field: after that it may be destroyed.
+fn count(completed: &AtomicU32, events: &Events) {
+    completed.fetch_add(1, Ordering::Relaxed);
+    events.acknowledge();
 }

@@ -261,7 +261,7 @@ fn c_qp(context: &Context, pd: Option<&Pd>, init: &QpInitAttr<'_>, number: u32) 
         state: AtomicI32::new(qp_state_number(QpState::Reset)),
         qp_type: init.qp_type,
         lock: Lock::NEW,
-        events_completed: 0,
+        events_completed: AtomicU32::new(0),
     };
     c::object::QpEx {
         qp_base,

@@ -14,7 +14,10 @@ use crate::{
     object::{Context, Cq, Events, Pd, Srq, Users, Xrcd},
     wr::recv_sges,
 };
-use core::ffi::{c_int, c_void};
+use core::{
+    ffi::{c_int, c_void},
+    sync::atomic::AtomicU32,
+};
 use std::sync::Arc;
 
 /// ibv_create_srq(3).
@@ -85,7 +88,7 @@ fn make(pd: &Pd, kind: &Kind<'_>, srq_context: *mut c_void, attr: &SrqAttr) -> R
         pd: c_pd(pd),
         handle: id.0,
         lock: Lock::NEW,
-        events_completed: 0,
+        events_completed: AtomicU32::new(0),
     };
     let object = Box::into_raw(Box::new(Srq {
         c,

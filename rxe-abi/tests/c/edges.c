@@ -158,6 +158,7 @@ static void completions(struct ibv_context *context)
 	struct ibv_cq *cq;
 	struct ibv_wc wc;
 	void *none;
+	uint32_t acknowledged;
 	int got;
 
 	make(context, channel, &end, 1);
@@ -179,8 +180,10 @@ static void completions(struct ibv_context *context)
 		check("the event of the first", fetched(channel) == end.sends);
 		check("and of the second", fetched(channel) == end.receives);
 		check("and no third", ibv_get_cq_event(channel, &cq, &none) != 0);
+		acknowledged = end.sends->comp_events_completed;
 		ibv_ack_cq_events(end.sends, 1);
 		ibv_ack_cq_events(end.receives, 1);
+		check("what is acknowledged is counted", end.sends->comp_events_completed == acknowledged + 1);
 		completion(end.sends);
 		if (wrong)
 			break;
@@ -215,6 +218,7 @@ static void asynchronous(struct ibv_context *context)
 			}
 		check("of the queue pairs in turn", event.event_type == IBV_EVENT_SQ_DRAINED && event.element.qp == ends[i].qp);
 		ibv_ack_async_event(&event);
+		check("which counts it", ends[i].qp->events_completed == 1);
 	}
 	epoll_ctl(set, EPOLL_CTL_DEL, context->async_fd, NULL);
 }
