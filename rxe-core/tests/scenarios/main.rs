@@ -9,6 +9,7 @@ mod congestion;
 mod corruption;
 mod counters;
 mod credits;
+mod crowd;
 mod datagrams;
 mod dead_peer;
 mod fairness;
