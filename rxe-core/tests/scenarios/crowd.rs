@@ -146,9 +146,9 @@ impl Crowd {
     /// Both ends begin anew.
     fn begin_anew(&mut self, Connection { qpns, .. }: Connection) {
         let reset = QpChange { state: Some(QpState::Reset), ..QpChange::default() };
-        for side in 0..2 {
-            self.bench.pair.modify(side, qpns[side], &reset).expect("reset");
-            self.reset.insert((side, qpns[side].value()));
+        for (side, qpn) in qpns.into_iter().enumerate() {
+            self.bench.pair.modify(side, qpn, &reset).expect("reset");
+            self.reset.insert((side, qpn.value()));
         }
         self.bench.pair.run_for(Duration::from_millis(1));
         let options = self.bench.options;
