@@ -172,6 +172,11 @@ fn what_newer_libraries_have() {
     program_on_ours("newer", &[]);
 }
 
+#[test]
+fn queries_answer_what_is_so() {
+    program_on_ours("answers", &[]);
+}
+
 /// Programs close descriptors that they do not know, and open files.
 #[test]
 fn the_file_of_a_program_is_left_alone() {

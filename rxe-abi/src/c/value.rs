@@ -30,6 +30,9 @@ pub(crate) const DEVICE_MEM_WINDOW: u32 = 1 << 17;
 pub(crate) const DEVICE_XRC: u32 = 1 << 20;
 pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(crate) const DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+pub(crate) const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+pub(crate) const DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
+pub(crate) const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 pub(crate) const ATOMIC_HCA: c_int = 1;
 
 pub(crate) const ODP_SUPPORT: u64 = 1;

@@ -32,6 +32,10 @@ const FLAGS: u32 = v::DEVICE_BAD_PKEY_CNTR
     | v::DEVICE_MEM_MGT_EXTENSIONS
     | v::DEVICE_MEM_WINDOW_TYPE_2B;
 
+/// All flags: `device_cap_flags_ex` has room for those above the 32nd bit.
+const FLAGS_EX: u64 =
+    FLAGS as u64 | v::DEVICE_FLUSH_GLOBAL | v::DEVICE_FLUSH_PERSISTENT | v::DEVICE_ATOMIC_WRITE;
+
 /// A limit in the header's type.
 fn int(limit: u32) -> c_int {
     c_int::try_from(limit).unwrap_or(c_int::MAX)
@@ -112,7 +116,7 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         // Timestamps are nanoseconds.
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: 1_000_000,
-        device_cap_flags_ex: FLAGS.into(),
+        device_cap_flags_ex: FLAGS_EX,
         tso_caps: TsoCaps::default(),
         // For queue pairs of raw packets, which spread frames by a hash.
         rss_caps: RssCaps {
