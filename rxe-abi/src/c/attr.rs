@@ -137,7 +137,8 @@ pub(crate) struct QpOpenAttr<'a> {
     pub(crate) qp_type: c_int,
 }
 
-/// struct ibv_qp_attr.
+/// struct ibv_qp_attr as it was before `rate_limit` was added at its end. Programs from that time have no room behind it. And
+/// nobody needs that field: the device paces no queue pair by the program's wish, and libibverbs never writes it.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct QpAttr {
@@ -166,7 +167,6 @@ pub(crate) struct QpAttr {
     pub(crate) rnr_retry: u8,
     pub(crate) alt_port_num: u8,
     pub(crate) alt_timeout: u8,
-    pub(crate) rate_limit: u32,
 }
 
 /// struct ibv_cq_init_attr_ex.

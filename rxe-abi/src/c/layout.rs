@@ -155,12 +155,12 @@ fn attribute_facts(out: &mut Vec<Fact>) {
         rx_hash_fields_mask = "rx_hash_conf.rx_hash_fields_mask", source_qpn, send_ops_flags,
     });
     facts!(out, "ibv_qp_open_attr", QpOpenAttr<'_>, { comp_mask, qp_num, xrcd, qp_context, qp_type });
-    facts!(out, "ibv_qp_attr", QpAttr, {
+    facts!(out, fields "ibv_qp_attr", QpAttr, 0, {
         qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, cap,
         ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic,
         max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout,
-        rate_limit,
     });
+    out.push(Fact { c: "offsetof(struct ibv_qp_attr, rate_limit)".into(), ours: size_of::<QpAttr>() });
     facts!(out, "ibv_cq_init_attr_ex", CqInitAttrEx<'_>, {
         cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain,
     });

@@ -1,7 +1,10 @@
 /* What queries answer: the device's flags, a queue pair's attributes, texts. Prints what is wrong; exit code 1 then. */
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int wrong;
 static struct ibv_context *context;
@@ -26,6 +29,46 @@ static void flags(void)
 	note("the high flags", attr.device_cap_flags_ex >> 32, 1 << 6 | 1 << 7 | 1 << 8);
 }
 
+static struct ibv_qp *pair(void)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 }, .sq_sig_all = 1,
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+	if (!qp)
+		exit(2);
+	return qp;
+}
+
+/* The attributes of programs that were built before `rate_limit` was added end where it begins. */
+static void older(void)
+{
+	union {
+		struct ibv_qp_attr attr;
+		char bytes[sizeof(struct ibv_qp_attr)];
+	} room;
+	const size_t end = offsetof(struct ibv_qp_attr, rate_limit);
+	struct ibv_qp *qp = pair();
+	struct ibv_qp_init_attr made;
+	struct rdma_cm_id *id;
+	int mask;
+
+	memset(&room, 0x5a, sizeof(room));
+	note("ibv_query_qp", ibv_query_qp(qp, &room.attr, IBV_QP_STATE, &made), 0);
+	for (size_t i = end; i < sizeof(room); i++)
+		note("a byte behind ibv_query_qp's", room.bytes[i], 0x5a);
+	ibv_destroy_qp(qp);
+
+	memset(&room, 0x5a, sizeof(room));
+	room.attr.qp_state = IBV_QPS_INIT;
+	note("rdma_create_id", rdma_create_id(NULL, &id, NULL, RDMA_PS_UDP), 0);
+	note("rdma_init_qp_attr", rdma_init_qp_attr(id, &room.attr, &mask), 0);
+	for (size_t i = end; i < sizeof(room); i++)
+		note("a byte behind rdma_init_qp_attr's", room.bytes[i], 0x5a);
+	rdma_destroy_id(id);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -36,6 +79,7 @@ int main(void)
 	if (!cq)
 		return 2;
 	flags();
+	older();
 	printf("answers: %d wrong\n", wrong);
 	return wrong != 0;
 }
