@@ -207,7 +207,7 @@ fn mtu(number: c_int) -> Result<Mtu> {
 }
 
 /// The attributes that ibv_query_qp returns.
-pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps) -> QpAttr {
+pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps, is_draining: bool) -> QpAttr {
     QpAttr {
         qp_state: qp_state_number(now.state),
         cur_qp_state: qp_state_number(now.state),
@@ -223,6 +223,7 @@ pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps) -> QpAttr {
         alt_ah_attr: now.alternate.as_ref().map(ah_attr).unwrap_or_default(),
         pkey_index: now.pkey_index,
         en_sqd_async_notify: now.sqd_notify.into(),
+        sq_draining: is_draining.into(),
         max_rd_atomic: now.max_rd_atomic,
         max_dest_rd_atomic: now.max_dest_rd_atomic,
         min_rnr_timer: now.min_rnr_timer,

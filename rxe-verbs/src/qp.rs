@@ -301,6 +301,13 @@ impl Qp {
         }
     }
 
+    /// Whether it is in SQD, and requests that were begun are not completed yet (`sq_draining` of ibv_query_qp). Until then it cannot
+    /// go back to RTS.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shard.look(|state| state.endpoint.is_draining(self.qpn)).unwrap_or(false)
+    }
+
     /// Accesses memory with the rights of the queue pair.
     pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>, Asker) -> T) -> Result<T, Forked> {
         let asker = Asker { pd: self.pd.id(), qpn: self.qpn };

@@ -349,7 +349,7 @@ extern "C" fn ibv_query_qp(
         qp.qp.context().check_owner()?;
         let (now, config) = qp.qp.query();
         let base = &qp.c.qp_base;
-        given(attr)?.write(qp_attr(&now, &config.caps));
+        given(attr)?.write(qp_attr(&now, &config.caps, qp.qp.is_draining()));
         base.state.store(qp_state_number(now.state), Ordering::Relaxed);
         given(made)?.write(Made {
             qp_context: base.qp_context.load(Ordering::Relaxed),

@@ -69,6 +69,66 @@ static void older(void)
 	rdma_destroy_id(id);
 }
 
+static int draining(struct ibv_qp *qp)
+{
+	struct ibv_qp_init_attr made;
+	struct ibv_qp_attr attr;
+
+	note("ibv_query_qp", ibv_query_qp(qp, &attr, IBV_QP_STATE, &made), 0);
+	return attr.sq_draining;
+}
+
+/* A send queue drains until what it has begun is answered. The peer answers nothing before it is ready to receive. */
+static void drains(void)
+{
+	struct ibv_qp *qp = pair(), *peer = pair();
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num, .min_rnr_timer = 1,
+		.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .ah_attr = { .is_global = 1, .port_num = 1 },
+	};
+	const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+	const int ready = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	const int sends = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		IBV_QP_MAX_QP_RD_ATOMIC;
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND }, *bad_send;
+	struct ibv_wc wc;
+
+	ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid);
+	note("INIT", ibv_modify_qp(qp, &attr, init) | ibv_modify_qp(peer, &attr, init), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	note("RTR", ibv_modify_qp(qp, &attr, ready), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	/* Without a timeout: it waits for as long as this takes. */
+	attr.timeout = 0;
+	note("RTS", ibv_modify_qp(qp, &attr, sends), 0);
+	note("a send", ibv_post_send(qp, &send, &bad_send), 0);
+	note("no completion of it", ibv_poll_cq(cq, 1, &wc), 0);
+	note("draining in RTS", draining(qp), 0);
+	attr.qp_state = IBV_QPS_SQD;
+	note("SQD", ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	note("draining in SQD", draining(qp), 1);
+	attr.qp_state = IBV_QPS_ERR;
+	note("ERR", ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	note("draining in ERR", draining(qp), 0);
+	note("the flushed send", ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR, 1);
+
+	/* Nothing was begun. */
+	attr.qp_state = IBV_QPS_RESET;
+	note("RESET", ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_INIT;
+	note("INIT again", ibv_modify_qp(qp, &attr, init), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	note("RTR again", ibv_modify_qp(qp, &attr, ready), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	note("RTS again", ibv_modify_qp(qp, &attr, sends), 0);
+	attr.qp_state = IBV_QPS_SQD;
+	note("SQD again", ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	note("draining of an empty queue", draining(qp), 0);
+	ibv_destroy_qp(qp);
+	ibv_destroy_qp(peer);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -80,6 +140,7 @@ int main(void)
 		return 2;
 	flags();
 	older();
+	drains();
 	printf("answers: %d wrong\n", wrong);
 	return wrong != 0;
 }

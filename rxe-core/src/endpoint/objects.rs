@@ -150,6 +150,12 @@ impl Endpoint {
         self.qps.get(qpn).map(|qp| (qp.common.attrs, qp.common.config))
     }
 
+    /// Whether a queue pair is in SQD, and requests that it has begun are not completed yet (`sq_draining` of ibv_query_qp).
+    #[must_use]
+    pub fn is_draining(&self, qpn: Qpn) -> bool {
+        self.qps.get(qpn).is_some_and(|qp| qp.common.state() == QpState::Sqd && !qp.is_drained())
+    }
+
     /// Counters of a queue pair.
     #[must_use]
     pub fn qp_stats(&self, qpn: Qpn) -> Option<QpStats> {

@@ -90,10 +90,13 @@ fn a_lost_packet_is_sent_again_while_draining() {
     let qpn = bench.qpn(0);
     bench.cut(0);
     bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 5000);
+    assert!(!bench.pair.sides[0].endpoint.is_draining(qpn), "it is in RTS");
     bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
     bench.pair.run_for(Duration::from_millis(20));
+    assert!(bench.pair.sides[0].endpoint.is_draining(qpn));
     bench.mend(0);
     bench.pair.run_until_idle();
+    assert!(!bench.pair.sides[0].endpoint.is_draining(qpn));
     assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
     assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)]);
     assert_eq!(bench.bytes(1, 0, 5000), bench.bytes(0, 0, 5000));
