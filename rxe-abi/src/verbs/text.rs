@@ -97,6 +97,32 @@ extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     word(&STATUSES, status)
 }
 
+const OPCODES: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    // No work request has these two numbers; libibverbs has no text there.
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
+];
+
+/// ibv_wr_opcode_str, of libibverbs' private interface: a text for a work request's opcode.
+#[unsafe(no_mangle)]
+extern "C" fn rxe_private_ibv_wr_opcode_str(opcode: c_int) -> *const c_char {
+    word(&OPCODES, opcode)
+}
+
 /// enum ibv_rate: its number, the multiple of 2.5 Gbit/s where there is one, and Mbit/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),

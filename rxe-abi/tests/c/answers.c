@@ -1,4 +1,6 @@
+#define _GNU_SOURCE
 /* What queries answer: the device's flags, a queue pair's attributes, texts. Prints what is wrong; exit code 1 then. */
+#include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <stddef.h>
@@ -129,6 +131,25 @@ static void drains(void)
 	ibv_destroy_qp(peer);
 }
 
+/* A function that programs look for by its name. */
+static void texts(void)
+{
+	static const struct { int opcode; const char *text; } cases[] = {
+		{ IBV_WR_RDMA_WRITE, "rdma-write" }, { IBV_WR_SEND, "send" }, { IBV_WR_SEND_WITH_INV, "send-with-inv" },
+		{ IBV_WR_DRIVER1, "driver1" }, { 12, "unknown" }, { 14, "flush" }, { 15, "atomic-write" }, { 16, "unknown" },
+		{ -1, "unknown" },
+	};
+	const char *(*text)(int) = NULL;
+	void *found = dlsym(RTLD_DEFAULT, "ibv_wr_opcode_str");
+
+	memcpy(&text, &found, sizeof(text));
+	for (unsigned int i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		const char *got = text ? text(cases[i].opcode) : NULL;
+
+		note(cases[i].text, got && !strcmp(got, cases[i].text), 1);
+	}
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -141,6 +162,7 @@ int main(void)
 	flags();
 	older();
 	drains();
+	texts();
 	printf("answers: %d wrong\n", wrong);
 	return wrong != 0;
 }
