@@ -150,6 +150,20 @@ static void texts(void)
 	}
 }
 
+/* The second flag, which not all headers name: only the device is asked about, and not the processor. */
+static void order(void)
+{
+	struct ibv_qp *qp = pair();
+
+	for (unsigned int device_only = 0; device_only <= 2; device_only += 2) {
+		note("a WRITE in order", ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, device_only), 1);
+		note("its capabilities", ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 1 | device_only), 3);
+		note("a READ in order", ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_READ, device_only), 0);
+	}
+	note("an unknown flag", ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 4), 0);
+	ibv_destroy_qp(qp);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -163,6 +177,7 @@ int main(void)
 	older();
 	drains();
 	texts();
+	order();
 	printf("answers: %d wrong\n", wrong);
 	return wrong != 0;
 }
