@@ -173,6 +173,11 @@ fn what_newer_libraries_have() {
 }
 
 #[test]
+fn events_say_what_those_of_a_kernel_say() {
+    program_on_ours("told", &["10.66.0.9"]);
+}
+
+#[test]
 fn queries_answer_what_is_so() {
     program_on_ours("answers", &[]);
 }

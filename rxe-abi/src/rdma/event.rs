@@ -219,11 +219,17 @@ fn confirm(id: &Id) -> Result<()> {
     Ok(id.cm.establish()?)
 }
 
+/// What an event says beside its kind and status. That the peer of an accepted connection is ready (RTU), and that a connection ends
+/// (DREQ, DREP), is all that a kernel tells then, although these messages have room for data. An id that connects hears
+/// the peer's terms by its response.
 fn param(kind: &EventKind, private_data: &[u8]) -> Param {
     match kind {
-        EventKind::ConnectRequest(Offer::Connection(terms))
-        | EventKind::Established(Offer::Connection(terms)) => Param { conn: conn(Some(terms), private_data) },
-        EventKind::ConnectResponse(terms) => Param { conn: conn(Some(terms), private_data) },
+        EventKind::ConnectRequest(Offer::Connection(terms)) | EventKind::ConnectResponse(terms) => {
+            Param { conn: conn(Some(terms), private_data) }
+        }
+        EventKind::Established(Offer::Connection(_)) | EventKind::Disconnected { .. } => {
+            Param { conn: conn(None, &[]) }
+        }
         EventKind::ConnectRequest(Offer::Datagram(terms))
         | EventKind::Established(Offer::Datagram(terms)) => Param { ud: ud(terms.as_ref(), private_data) },
         EventKind::User { arg, .. } => Param { arg: *arg },

@@ -1,0 +1,166 @@
+/* What events of the connection manager say beside their kind, as over a kernel; connections of queue pairs that the library knows and
+ * of others; ends of datagram services.
+ * told ADDRESS, which is one of this host. Prints what is wrong; exit code 1 then. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int wrong;
+static struct rdma_event_channel *channel;
+static struct sockaddr_in here = { .sin_family = AF_INET };
+
+static void note(const char *what, long got, long wanted)
+{
+	if (got == wanted)
+		return;
+	wrong++;
+	printf("%s: %ld, wanted %ld\n", what, got, wanted);
+}
+
+/* 0, or errno. */
+#define CALL(call, wanted) (errno = 0, note(#call, (call) == -1 ? errno : 0, wanted))
+
+static struct sockaddr *at(int port)
+{
+	here.sin_port = htons(port);
+	return (struct sockaddr *)&here;
+}
+
+/* The next event, which is to be this one. */
+static struct rdma_cm_event *expect(enum rdma_cm_event_type wanted)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event = NULL;
+
+	if (poll(&fd, 1, 10000) == 1)
+		rdma_get_cm_event(channel, &event);
+	note(rdma_event_str(wanted), event ? (int)event->event : -1, wanted);
+	if (!event)
+		exit(1);
+	return event;
+}
+
+static struct rdma_cm_id *acknowledged(struct rdma_cm_event *event)
+{
+	struct rdma_cm_id *id = event->id;
+
+	rdma_ack_cm_event(event);
+	return id;
+}
+
+static struct rdma_cm_id *listener(enum rdma_port_space space, int port)
+{
+	struct rdma_cm_id *id = NULL;
+
+	CALL(rdma_create_id(channel, &id, NULL, space), 0);
+	CALL(rdma_bind_addr(id, at(port)), 0);
+	CALL(rdma_listen(id, 4), 0);
+	return id;
+}
+
+/* An id that may connect. */
+static struct rdma_cm_id *resolved(enum rdma_port_space space, int port)
+{
+	struct rdma_cm_id *id = NULL;
+
+	CALL(rdma_create_id(channel, &id, NULL, space), 0);
+	CALL(rdma_resolve_addr(id, NULL, at(port), 2000), 0);
+	acknowledged(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
+	CALL(rdma_resolve_route(id, 2000), 0);
+	acknowledged(expect(RDMA_CM_EVENT_ROUTE_RESOLVED));
+	return id;
+}
+
+static void make_pair(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr init = { .qp_type = id->qp_type, .cap = { 4, 4, 1, 1, 0 } };
+
+	CALL(rdma_create_qp(id, NULL, &init), 0);
+}
+
+static void nothing_else(const struct rdma_cm_event *event)
+{
+	static const struct rdma_conn_param none;
+
+	note("what else it says", !!memcmp(&event->param.conn, &none, sizeof(none)), 0);
+}
+
+static void says(const struct rdma_cm_event *event, const char *data)
+{
+	const struct rdma_conn_param *param = &event->param.conn;
+
+	note("length of its data", param->private_data_len >= strlen(data), 1);
+	note("its data", param->private_data && !strcmp(param->private_data, data), 1);
+	/* As seen from this side. */
+	note("what is taken", param->responder_resources, 3);
+	note("what may be asked", param->initiator_depth, 2);
+}
+
+/* Whoever connects hears the data of the answer. Whoever accepts hears only that the connection stands, and both only that it ends. */
+static void connections(int with_pairs)
+{
+	struct rdma_conn_param asks = {
+		.private_data = "asks", .private_data_len = 5, .responder_resources = 3, .initiator_depth = 2, .retry_count = 7,
+		.qp_num = 0x4711,
+	};
+	struct rdma_conn_param answers = asks;
+	struct rdma_cm_id *listens = listener(RDMA_PS_TCP, 7030), *id = resolved(RDMA_PS_TCP, 7030), *request;
+	struct rdma_cm_event *event;
+
+	answers.qp_num = 0x4712;
+	answers.private_data = "answers";
+	answers.private_data_len = 8;
+	answers.responder_resources = 2;
+	answers.initiator_depth = 3;
+	if (with_pairs)
+		make_pair(id);
+	CALL(rdma_connect(id, &asks), 0);
+	event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+	note("data of the request", event->param.conn.private_data && !strcmp(event->param.conn.private_data, "asks"), 1);
+	request = acknowledged(event);
+	if (with_pairs)
+		make_pair(request);
+	CALL(rdma_accept(request, &answers), 0);
+	event = expect(with_pairs ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE);
+	note("it is told first", event->id == id, 1);
+	says(event, "answers");
+	acknowledged(event);
+	if (!with_pairs)
+		CALL(rdma_establish(id), 0);
+	event = expect(RDMA_CM_EVENT_ESTABLISHED);
+	note("then the other", event->id == request, 1);
+	nothing_else(event);
+	acknowledged(event);
+
+	CALL(rdma_disconnect(id), 0);
+	event = expect(RDMA_CM_EVENT_DISCONNECTED);
+	note("who is left", event->id == request, 1);
+	nothing_else(event);
+	acknowledged(event);
+	CALL(rdma_disconnect(request), 0);
+	event = expect(RDMA_CM_EVENT_DISCONNECTED);
+	note("who has left", event->id == id, 1);
+	nothing_else(event);
+	acknowledged(event);
+	rdma_destroy_qp(id);
+	rdma_destroy_qp(request);
+	CALL(rdma_destroy_id(request), 0);
+	CALL(rdma_destroy_id(id), 0);
+	CALL(rdma_destroy_id(listens), 0);
+}
+
+int main(int count, char **arguments)
+{
+	channel = rdma_create_event_channel();
+	if (count != 2 || !channel || inet_pton(AF_INET, arguments[1], &here.sin_addr) != 1)
+		return 2;
+	connections(1);
+	connections(0);
+	rdma_destroy_event_channel(channel);
+	printf("told: %d wrong\n", wrong);
+	return wrong != 0;
+}
