@@ -7,7 +7,7 @@ use rxe_cm::{
     ConnParams, DatagramTerms, EventKind, Offer, UDP_QKEY,
     proto::{PortSpace, SidrStatus},
 };
-use rxe_verbs::{Gid, RecvWr, SendOp, SendWr, UdDest, WcStatus, net::InprocNet};
+use rxe_verbs::{Gid, QpState, RecvWr, SendOp, SendWr, UdDest, WcStatus, net::InprocNet};
 use std::net::IpAddr;
 
 fn dest(terms: &DatagramTerms) -> Option<UdDest> {
@@ -33,6 +33,7 @@ fn a_service_is_found_and_used() {
     let _listener = b.listen(PortSpace::Udp, PORT, 0);
     let asker = a.resolved(PortSpace::Udp, b.at(PORT));
     a.qp(&asker);
+    assert_eq!(asker.disconnect().unwrap_err().errno(), libc::EINVAL, "nothing was asked for yet");
     asker.connect(&ConnParams { private_data: &[3; 180], ..ConnParams::default() }).unwrap();
     let request = b.expect("CONNECT_REQUEST");
     assert!(matches!(request.kind, EventKind::ConnectRequest(Offer::Datagram(None))));
@@ -44,6 +45,10 @@ fn a_service_is_found_and_used() {
     assert_eq!((terms.qpn, terms.qkey, terms.av.dst), (qp.qpn(), UDP_QKEY, b.address));
     assert_eq!(*found.private_data, [4; 136]);
     datagram(&a, &asker, &terms, &b, &request.id);
+    // There is no connection, but to end it is no error.
+    asker.disconnect().unwrap();
+    request.id.disconnect().unwrap();
+    assert_eq!(asker.qp().unwrap().state(), QpState::Error);
 }
 
 #[test]

@@ -153,6 +153,40 @@ static void connections(int with_pairs)
 	CALL(rdma_destroy_id(listens), 0);
 }
 
+static int state(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr made;
+	struct ibv_qp_attr attr;
+
+	return ibv_query_qp(id->qp, &attr, IBV_QP_STATE, &made) ? -1 : (int)attr.qp_state;
+}
+
+/* A datagram service has no connection, but to end it is no error. */
+static void services(void)
+{
+	struct rdma_cm_id *listens = listener(RDMA_PS_UDP, 7031), *id = resolved(RDMA_PS_UDP, 7031), *request;
+	struct rdma_cm_event *event;
+
+	make_pair(id);
+	CALL(rdma_connect(id, NULL), 0);
+	request = acknowledged(expect(RDMA_CM_EVENT_CONNECT_REQUEST));
+	make_pair(request);
+	CALL(rdma_accept(request, NULL), 0);
+	event = expect(RDMA_CM_EVENT_ESTABLISHED);
+	note("the service's queue pair", event->param.ud.qp_num, request->qp->qp_num);
+	acknowledged(event);
+	CALL(rdma_disconnect(id), 0);
+	CALL(rdma_disconnect(request), 0);
+	CALL(rdma_disconnect(request), 0);
+	note("its queue pair is flushed", state(request), IBV_QPS_ERR);
+	note("no event", poll(&(struct pollfd){ .fd = channel->fd, .events = POLLIN }, 1, 0), 0);
+	rdma_destroy_qp(id);
+	rdma_destroy_qp(request);
+	CALL(rdma_destroy_id(request), 0);
+	CALL(rdma_destroy_id(id), 0);
+	CALL(rdma_destroy_id(listens), 0);
+}
+
 int main(int count, char **arguments)
 {
 	channel = rdma_create_event_channel();
@@ -160,6 +194,7 @@ int main(int count, char **arguments)
 		return 2;
 	connections(1);
 	connections(0);
+	services();
 	rdma_destroy_event_channel(channel);
 	printf("told: %d wrong\n", wrong);
 	return wrong != 0;

@@ -34,7 +34,7 @@ impl Turn<'_> {
         let lookup = Lookup { machine, way, owner: Some(owner), timer: None };
         self.state.lookups.insert(req.request_id, lookup);
         if let Some(id) = self.state.ids.get_mut(owner) {
-            id.exchange = Exchange::Lookup(req.request_id);
+            (id.exchange, id.had_service) = (Exchange::Lookup(req.request_id), true);
         }
         self.settle_lookup(req.request_id);
     }
@@ -177,7 +177,7 @@ impl Turn<'_> {
         let answer = Answer { machine, way, owner: Some(child.key()), timer: None };
         self.state.answers.insert((peer, request_id), answer);
         if let Some(id) = self.state.ids.get_mut(child.key()) {
-            id.exchange = Exchange::Answer(peer, request_id);
+            (id.exchange, id.had_service) = (Exchange::Answer(peer, request_id), true);
         }
         self.settle_answer(peer, request_id);
         let own = req.private_data.split_header().map_or(&[][..], |(_, own)| own);

@@ -73,6 +73,8 @@ pub(crate) struct Id {
     pub(crate) qp: Option<Arc<Qp>>,
     /// What both sides of the connection have agreed on.
     pub(crate) agreed: Option<Agreed>,
+    /// Whether it has asked for a datagram service, or was made by a request for one.
+    pub(crate) had_service: bool,
     pub(crate) qkey: Option<Qkey>,
     pub(crate) exchange: Exchange,
     /// Its port, and the host service's token for it.
@@ -97,6 +99,7 @@ impl Id {
             path: None,
             qp: None,
             agreed: None,
+            had_service: false,
             qkey: None,
             exchange: Exchange::None,
             claim: None,

@@ -166,10 +166,11 @@ impl CmId {
     /// Ends the connection, or confirms that the peer ends it (rdma_disconnect). A queue pair that the id manages is
     /// put into the error state at once, and its work requests are flushed. [`Disconnected`](crate::EventKind::Disconnected) follows when
     /// the peer has confirmed, or has not answered for long. It is no error if the connection has ended already, or is ending: the
-    /// peer may have been quicker. Nor if it is not established yet, as in Linux; then no message is sent.
+    /// peer may have been quicker. Nor if it is not established yet, as in Linux; then no message is sent. A datagram service has no
+    /// connection: nothing but the queue pair is ended, and no event follows.
     ///
     /// # Errors
-    /// [`CmError::State`] or [`CmError::Machine`] if there was no connection.
+    /// [`CmError::State`] or [`CmError::Machine`] if there was neither a connection nor a service.
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.end().map(|_| ())
     }
@@ -179,7 +180,9 @@ impl CmId {
         self.handle().agent.act(|turn| {
             let now = turn.now;
             let id = turn.state.ids.get(self.key());
-            let was_one = id.is_some_and(|id| id.agreed.is_some() && id.exchange != Exchange::Removed);
+            let was_one = id.is_some_and(|id| {
+                (id.agreed.is_some() || id.had_service) && id.exchange != Exchange::Removed
+            });
             let qp = id.and_then(|id| id.qp.clone());
             let found = turn.side_of(self.key());
             if found.is_none() && !was_one {
