@@ -54,7 +54,8 @@ impl Said {
             flow_control: param.flow_control != 0,
             retry_count: param.retry_count.min(7),
             rnr_retry_count: param.rnr_retry_count.min(7),
-            qp: own.or_else(|| (param.qp_num != 0).then_some(named)),
+            // Whatever the number, 0 too: programs may tell each other of their queue pairs in another way.
+            qp: own.or(Some(named)),
             ece,
         }
     }

@@ -100,12 +100,13 @@ static void says(const struct rdma_cm_event *event, const char *data)
 	note("what may be asked", param->initiator_depth, 2);
 }
 
-/* Whoever connects hears the data of the answer. Whoever accepts hears only that the connection stands, and both only that it ends. */
-static void connections(int with_pairs)
+/* Whoever connects hears the data of the answer. Whoever accepts hears only that the connection stands, and both only that it ends.
+ * The ids make queue pairs, or name one by its number. */
+static void connections(int with_pairs, uint32_t number)
 {
 	struct rdma_conn_param asks = {
 		.private_data = "asks", .private_data_len = 5, .responder_resources = 3, .initiator_depth = 2, .retry_count = 7,
-		.qp_num = 0x4711,
+		.qp_num = number,
 	};
 	struct rdma_conn_param answers = asks;
 	struct rdma_cm_id *listens = listener(RDMA_PS_TCP, 7030), *id = resolved(RDMA_PS_TCP, 7030), *request;
@@ -121,6 +122,7 @@ static void connections(int with_pairs)
 	CALL(rdma_connect(id, &asks), 0);
 	event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 	note("data of the request", event->param.conn.private_data && !strcmp(event->param.conn.private_data, "asks"), 1);
+	note("its queue pair", event->param.conn.qp_num, with_pairs ? id->qp->qp_num : number);
 	request = acknowledged(event);
 	if (with_pairs)
 		make_pair(request);
@@ -192,8 +194,10 @@ int main(int count, char **arguments)
 	channel = rdma_create_event_channel();
 	if (count != 2 || !channel || inet_pton(AF_INET, arguments[1], &here.sin_addr) != 1)
 		return 2;
-	connections(1);
-	connections(0);
+	connections(1, 0);
+	connections(0, 0x4711);
+	/* Nor need a program name one. */
+	connections(0, 0);
 	services();
 	rdma_destroy_event_channel(channel);
 	printf("told: %d wrong\n", wrong);
