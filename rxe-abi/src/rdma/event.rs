@@ -1,6 +1,12 @@
 //! Events.
 
-use super::{Channel, Id, id::enter, ids, multicast::Join, qp};
+use super::{
+    Channel, Id,
+    id::enter,
+    ids,
+    multicast::{Join, attach},
+    qp,
+};
 use crate::{
     border::{Errno, INVALID, Out, Owned, Result, given, object, value, waiting_value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
@@ -114,6 +120,7 @@ const REJECTED: c_int = 8;
 pub(super) const CONNECT_REQUEST: c_int = 4;
 const CONNECT_ERROR: c_int = 6;
 const ESTABLISHED: c_int = 9;
+const MULTICAST_ERROR: c_int = 13;
 const USER: c_int = 18;
 
 /// RDMA_CM_EVENT_*.
@@ -132,7 +139,7 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::Disconnected { .. } => 10,
         EventKind::DeviceRemoval => 11,
         EventKind::MulticastJoin(_) => 12,
-        EventKind::MulticastError(_) => 13,
+        EventKind::MulticastError(_) => MULTICAST_ERROR,
         EventKind::TimewaitExit => 15,
         EventKind::AddrInfoResolved => 16,
         EventKind::User { .. } => USER,
@@ -175,8 +182,13 @@ fn to_c(event: rxe_cm::CmEvent, channel: &Channel) -> Option<*mut Event> {
             }
             if let EventKind::MulticastJoin(terms) = &event.kind {
                 // Another thread may have left the group since the event was fetched.
-                let Some(context) = Join::tell(&mut id.more().groups, terms.av.dst) else { return };
+                let Some((context, receives)) = Join::tell(&mut id.more().groups, terms.av.dst) else {
+                    return;
+                };
                 param = Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } };
+                if receives && let Err(errno) = attach(id, terms.av.dst) {
+                    (name, status) = (MULTICAST_ERROR, -errno.0);
+                }
             }
             id.events.give();
             events = Some(Arc::clone(&id.events));

@@ -25,13 +25,19 @@ pub(super) struct Join {
 }
 
 impl Join {
-    /// The context of the join that the next event of this group is for: the first one whose event was not delivered. `None` if the
-    /// program has left the group.
-    pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> Option<*mut c_void> {
+    /// The join that the next event of this group is for: the first one whose event was not delivered. Its context, and whether it
+    /// receives. `None` if the program has left the group.
+    pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> Option<(*mut c_void, bool)> {
         let next = joins.iter_mut().find(|join| join.group == group && !join.told)?;
         next.told = true;
-        Some(next.context.load(Ordering::Relaxed))
+        Some((next.context.load(Ordering::Relaxed), next.receives))
     }
+}
+
+/// The event of a join is fetched: attaches a queue pair that was made since.
+pub(super) fn attach(id: &Id, group: IpAddr) -> Result<()> {
+    // If it is attached already, this does nothing.
+    Ok(qp::of(id).map_or(Ok(()), |qp| qp.qp.attach_multicast(Gid::from(group)))?)
 }
 
 fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<c_int> {

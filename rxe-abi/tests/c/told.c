@@ -189,6 +189,61 @@ static void services(void)
 	CALL(rdma_destroy_id(listens), 0);
 }
 
+/* Whether the queue pair of an id is in a group. It is not any more. */
+static int attached(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	return !ibv_detach_mcast(id->qp, &event->param.ud.ah_attr.grh.dgid, 0);
+}
+
+/* How many groups a socket may join. */
+static void allow(int groups)
+{
+	FILE *file = fopen("/proc/sys/net/ipv4/igmp_max_memberships", "w");
+
+	note("the limit can be set", file && fprintf(file, "%d", groups) > 0 && !fclose(file), 1);
+}
+
+/* A queue pair that is made after the join is attached when the event is fetched. If that fails, the event says so. */
+static void groups(void)
+{
+	struct sockaddr_in group = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010207) };
+	struct sockaddr_in other = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010208) };
+	struct rdma_cm_join_mc_attr_ex quiet = {
+		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = (struct sockaddr *)&other,
+	};
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	CALL(rdma_create_id(channel, &id, NULL, RDMA_PS_UDP), 0);
+	CALL(rdma_bind_addr(id, at(0)), 0);
+	CALL(rdma_join_multicast(id, (struct sockaddr *)&group, &group), 0);
+	CALL(rdma_join_multicast_ex(id, &quiet, &other), 0);
+	make_pair(id);
+	event = expect(RDMA_CM_EVENT_MULTICAST_JOIN);
+	note("a later queue pair is attached", attached(id, event), 1);
+	acknowledged(event);
+	event = expect(RDMA_CM_EVENT_MULTICAST_JOIN);
+	note("who only sends is not", attached(id, event), 0);
+	acknowledged(event);
+	CALL(rdma_leave_multicast(id, (struct sockaddr *)&group), 0);
+	CALL(rdma_leave_multicast(id, (struct sockaddr *)&other), 0);
+	rdma_destroy_qp(id);
+
+	CALL(rdma_join_multicast(id, (struct sockaddr *)&group, &group), 0);
+	make_pair(id);
+	allow(0);
+	event = expect(RDMA_CM_EVENT_MULTICAST_ERROR);
+	allow(20);
+	note("why", event->status, -ENOBUFS);
+	note("whose", event->param.ud.private_data == &group, 1);
+	note("it is not attached", attached(id, event), 0);
+	acknowledged(event);
+	CALL(rdma_leave_multicast(id, (struct sockaddr *)&group), 0);
+	rdma_destroy_qp(id);
+	CALL(rdma_destroy_id(id), 0);
+}
+
 int main(int count, char **arguments)
 {
 	channel = rdma_create_event_channel();
@@ -199,6 +254,7 @@ int main(int count, char **arguments)
 	/* Nor need a program name one. */
 	connections(0, 0);
 	services();
+	groups();
 	rdma_destroy_event_channel(channel);
 	printf("told: %d wrong\n", wrong);
 	return wrong != 0;
