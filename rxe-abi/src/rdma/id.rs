@@ -326,6 +326,10 @@ pub(super) extern "C" fn rdma_migrate_id(id: Option<&Id>, channel: Option<&Chann
     value(|| {
         let id = given(id)?;
         let sync = channel.is_none();
+        // It is synchronous already.
+        if sync && id.more().sync {
+            return Err(INVALID);
+        }
         let channel: *const Channel = match channel {
             Some(channel) => channel,
             None => Channel::new()?,

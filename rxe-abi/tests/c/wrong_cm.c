@@ -145,7 +145,7 @@ static void wildcards(void)
 static void order(void)
 {
 	struct rdma_conn_param param = { .retry_count = 1 };
-	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+	struct rdma_cm_id *id = make(RDMA_PS_TCP), *synchronous = NULL;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
 	int mask = 0, byte = 7, status = 0, yes = 1;
 	char tos = 4;
@@ -160,6 +160,9 @@ static void order(void)
 	MINUS1(rdma_disconnect(id), EINVAL);
 	MINUS1(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
 	MINUS1(rdma_migrate_id(id, channel), 0);
+	rdma_create_id(NULL, &synchronous, NULL, RDMA_PS_TCP);
+	MINUS1(rdma_migrate_id(synchronous, NULL), EINVAL);
+	MINUS1(rdma_destroy_id(synchronous), 0);
 	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, 77, &byte, sizeof(byte)), ENOSYS);
 	MINUS1(rdma_set_option(id, 77, RDMA_OPTION_ID_TOS, &tos, 1), ENOSYS);
 	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, sizeof(byte)), EINVAL);
