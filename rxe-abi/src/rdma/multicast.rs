@@ -90,16 +90,17 @@ extern "C-unwind" fn rdma_join_multicast_ex(
     attr: Option<&JoinAttr>,
     context: *mut c_void,
 ) -> c_int {
+    /// RDMA_CM_JOIN_MC_ATTR_ADDRESS, and _JOIN_FLAGS.
     const BOTH: u32 = 3;
     /// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: the queue pair receives nothing.
     const SEND_ONLY: u32 = 1;
     waiting_value(|| {
         let (id, attr) = (given(id)?, given(attr)?);
-        if attr.comp_mask != BOTH {
-            return Err(INVALID);
-        }
-        if attr.join_flags > SEND_ONLY {
+        if attr.comp_mask & !BOTH != 0 {
             return Err(UNSUPPORTED);
+        }
+        if attr.comp_mask != BOTH || attr.join_flags > SEND_ONLY {
+            return Err(INVALID);
         }
         join(id, given(attr.addr.read()?)?.ip(), attr.join_flags != SEND_ONLY, context)
     })

@@ -253,7 +253,14 @@ static void groups(void)
 {
 	struct sockaddr_in group = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010203) };
 	struct rdma_cm_id *id = make(RDMA_PS_UDP);
+	struct rdma_cm_join_mc_attr_ex attr = { .comp_mask = 7, .addr = (struct sockaddr *)&group };
 
+	MINUS1(rdma_join_multicast_ex(id, &attr, NULL), EOPNOTSUPP);
+	attr.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS;
+	note("a join without flags", rdma_join_multicast_ex(id, &attr, NULL) == -1 ? errno : 0, EINVAL);
+	attr.comp_mask |= RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+	attr.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
+	note("a join with an unknown flag", rdma_join_multicast_ex(id, &attr, NULL) == -1 ? errno : 0, EINVAL);
 	MINUS1(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EINVAL);
 	MINUS1(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
 	MINUS1(rdma_destroy_id(id), 0);
