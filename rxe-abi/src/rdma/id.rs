@@ -312,7 +312,8 @@ extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: 
             r::OPTION_ID_TOS => options.tos = Some(byte()? & !3),
             r::OPTION_ID_REUSEADDR => options.reuse_addr = flag()?,
             r::OPTION_ID_AFONLY => options.family_only = flag()?,
-            r::OPTION_ID_ACK_TIMEOUT => options.ack_timeout = Some(byte()?),
+            // 0 takes the wish back. (In a kernel this is so for the route. Its queue pair then waits for answers without end.)
+            r::OPTION_ID_ACK_TIMEOUT => options.ack_timeout = Some(byte()?).filter(|code| *code != 0),
             _ => return Err(UNKNOWN),
         }
         id.cm.set_options(options)?;

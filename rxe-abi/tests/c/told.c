@@ -100,6 +100,29 @@ static void says(const struct rdma_cm_event *event, const char *data)
 	note("what may be asked", param->initiator_depth, 2);
 }
 
+/* The timeout of the queue pair that the program would make. */
+static int timeout(struct rdma_cm_id *id)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	int mask;
+
+	CALL(rdma_init_qp_attr(id, &attr, &mask), 0);
+	return attr.timeout;
+}
+
+/* A program may wish for another one, and give that up. */
+static void timeouts(struct rdma_cm_id *id)
+{
+	int usual = timeout(id);
+	uint8_t code = 23;
+
+	CALL(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, 1), 0);
+	note("a timeout as wished", timeout(id), 23);
+	code = 0;
+	CALL(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, 1), 0);
+	note("the usual timeout", timeout(id), usual);
+}
+
 /* Whoever connects hears the data of the answer. Whoever accepts hears only that the connection stands, and both only that it ends.
  * The ids make queue pairs, or name one by its number. */
 static void connections(int with_pairs, uint32_t number)
@@ -131,8 +154,10 @@ static void connections(int with_pairs, uint32_t number)
 	note("it is told first", event->id == id, 1);
 	says(event, "answers");
 	acknowledged(event);
-	if (!with_pairs)
+	if (!with_pairs) {
+		timeouts(id);
 		CALL(rdma_establish(id), 0);
+	}
 	event = expect(RDMA_CM_EVENT_ESTABLISHED);
 	note("then the other", event->id == request, 1);
 	nothing_else(event);

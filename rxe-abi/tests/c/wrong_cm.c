@@ -148,7 +148,7 @@ static void order(void)
 	struct rdma_cm_id *id = make(RDMA_PS_TCP), *synchronous = NULL;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
 	int mask = 0, byte = 7, status = 0, yes = 1;
-	char tos = 4;
+	char tos = 4, none = 0;
 
 	/* librdmacm follows a pointer to the device. */
 	if (!print) {
@@ -168,6 +168,7 @@ static void order(void)
 	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, sizeof(byte)), EINVAL);
 	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1), 0);
 	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes)), 0);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &none, 1), 0);
 
 	MINUS1(rdma_resolve_addr(id, NULL, at(7999), 2000), 0);
 	note("event of an address", event(&status), RDMA_CM_EVENT_ADDR_RESOLVED);
