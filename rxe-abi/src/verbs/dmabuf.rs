@@ -47,8 +47,8 @@ pub(super) fn import(
     let mapped = map(fd, offset, len, rights)?;
     let mr = register(&pd.pd, mapped.as_mut_ptr().expose_provenance() as u64, len as u64, iova, rights)?;
     let kept: Arc<dyn core::fmt::Debug + Send + Sync> = Arc::new((mapped, hints));
-    // The program does not know the address of the mapping.
-    Ok(make_mr(pd, mr, ptr::null_mut(), len, Some(kept)))
+    // The program does not know the address of the mapping. It sees the offset in that place, as with libibverbs.
+    Ok(make_mr(pd, mr, ptr::without_provenance_mut(offset as usize), len, Some(kept)))
 }
 
 /// EBADF if it is no open descriptor, EINVAL if it is not that of a dma-buf, as from kernels (`dma_buf_get`).

@@ -1,12 +1,17 @@
 #define _GNU_SOURCE
 /* What queries answer: the device's flags, a queue pair's attributes, texts. Prints what is wrong; exit code 1 then. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static int wrong;
 static struct ibv_context *context;
@@ -164,6 +169,39 @@ static void order(void)
 	ibv_destroy_qp(qp);
 }
 
+/* A file whose name makes it a dma-buf for the library: "/dmabuf:..." below another root. Few machines have a driver that exports
+ * real ones. */
+static int make_dmabuf(char *root)
+{
+	char proc[64];
+
+	snprintf(proc, sizeof(proc), "%s/proc", root);
+	if (unshare(CLONE_NEWNS) || mkdir(proc, 0700) || mount("/proc", proc, NULL, MS_BIND | MS_REC, NULL) || chroot(root))
+		return -1;
+	return open("/dmabuf:test", O_RDWR | O_CREAT, 0600);
+}
+
+/* The region of a part of a dma-buf, whose address is the part's offset. */
+static void dmabufs(void)
+{
+	char root[] = "/tmp/rxe-answers-XXXXXX", byte = 0;
+	int outside = open("/tmp", O_DIRECTORY), fd = mkdtemp(root) ? make_dmabuf(root) : -1;
+	struct ibv_mr *mr;
+
+	note("a file", fd >= 0 && !ftruncate(fd, 8192) && pwrite(fd, "x", 1, 4096) == 1, 1);
+	mr = ibv_reg_dmabuf_mr(pd, 4096, 4096, 0, fd, IBV_ACCESS_LOCAL_WRITE);
+	note("ibv_reg_dmabuf_mr", mr != NULL, 1);
+	if (mr) {
+		note("its address", (uintptr_t)mr->addr, 4096);
+		note("its length", mr->length, 4096);
+		note("ibv_dereg_mr", ibv_dereg_mr(mr), 0);
+	}
+	note("the file is as it was", pread(fd, &byte, 1, 4096) == 1 && byte == 'x', 1);
+	if (umount2("/proc", MNT_DETACH) || rmdir("/proc") || unlink("/dmabuf:test") ||
+	    unlinkat(outside, strrchr(root, '/') + 1, AT_REMOVEDIR))
+		perror(root);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -178,6 +216,8 @@ int main(void)
 	drains();
 	texts();
 	order();
+	/* The last, because it leaves the root. */
+	dmabufs();
 	printf("answers: %d wrong\n", wrong);
 	return wrong != 0;
 }
