@@ -1,10 +1,11 @@
 //! Datagram sockets: a UDP socket, and a queue pair for each local address from which datagrams are sent.
 //!
 //! The first datagrams to a destination are sent by UDP, with a header that names our queue pair. The peer answers with its
-//! own, and from then on datagrams are sent between the queue pairs. Datagrams that arrive by UDP are forwarded to our own
-//! queue pair, so that all are received in the same way.
+//! own, and from then on datagrams are sent between the queue pairs, until the peer was silent for a while. Datagrams that
+//! arrive by UDP are forwarded to our own queue pair, so that all are received in the same way.
 
 mod options;
+mod peers;
 mod way;
 
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     waiters::{Entered, Waiter, Waiters},
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use peers::Destination;
 use rxe_cm::{CmId, EventChannel, EventKind, UDP_QKEY, proto::PortSpace};
 use rxe_verbs::{AddressVector, Qpn, UdDest};
 use socket2::{SockAddr, SockRef, Socket, Type};
@@ -60,6 +62,7 @@ pub struct DatagramSocket {
 
 #[derive(Debug)]
 struct State {
+    domain: Domain,
     /// Whether it has a port.
     is_named: bool,
     settings: Settings,
@@ -71,14 +74,6 @@ struct State {
     closed: bool,
     /// Completions so far.
     turn: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Destination {
-    way: usize,
-    av: AddressVector,
-    /// The peer's queue pair, once it is known.
-    qpn: Option<Qpn>,
 }
 
 impl DatagramSocket {
@@ -93,6 +88,7 @@ impl DatagramSocket {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let epoll = epoll.map_err(|error| SocketError::system("make an epoll instance", error))?;
         let state = State {
+            domain,
             is_named: false,
             settings: stack.shared().settings,
             ways: Vec::new(),
@@ -208,7 +204,7 @@ impl DatagramSocket {
                 state.ways.len() - 1
             }
         };
-        let made = Destination { way, av: path.av, qpn: None };
+        let made = Destination { way, av: path.av, heard: None };
         state.destinations.insert(to, made);
         Ok(made)
     }
@@ -236,9 +232,10 @@ impl DatagramSocket {
         let mut state = self.state();
         self.name_port(&mut state)?;
         let to = to.or(state.peer).ok_or(SocketError::NoDestination)?;
-        let Destination { way, av, qpn } = self.destination(&mut state, to)?;
+        let destination = self.destination(&mut state, to)?;
+        let Destination { way, av, .. } = destination;
         let len = state.ways[way].measure(data)?;
-        let Some(qpn) = qpn else {
+        let Some(qpn) = destination.qpn() else {
             let sent = self.introduce(&state.ways[way], to, Kind::Data, data);
             return sent.map(|()| len).map_err(|error| SocketError::system("send by UDP", error));
         };
@@ -285,7 +282,7 @@ impl DatagramSocket {
             answered.map_err(|error| SocketError::system("answer by UDP", error))?;
         }
         if let Some(known) = state.destinations.get_mut(&from) {
-            known.qpn = Some(Qpn::new(told.qpn));
+            known.heard = Some((Qpn::new(told.qpn), Instant::now()));
         }
         if told.kind == Kind::Data {
             state.progress();
@@ -414,9 +411,25 @@ impl DatagramSocket {
 impl State {
     /// Handles completions.
     fn progress(&mut self) {
-        let most = usize::from(self.settings.receives);
+        let (most, before) = (usize::from(self.settings.receives), self.inbox.len());
         for way in &mut self.ways {
             self.turn += way.progress(&mut self.inbox, most);
+        }
+        if self.inbox.len() > before {
+            self.hear(before);
+        }
+    }
+
+    /// Notes whom the datagrams are from that have arrived behind the first `before`.
+    fn hear(&mut self, before: usize) {
+        let now = Instant::now();
+        for one in self.inbox.range(before..) {
+            if let Some(known) = self.destinations.get_mut(&self.domain.told(one.from))
+                && let Some((qpn, when)) = &mut known.heard
+                && *qpn == one.sender
+            {
+                *when = now;
+            }
         }
     }
 

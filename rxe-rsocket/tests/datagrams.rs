@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Host, PATIENCE, pattern};
+use common::{Host, PATIENCE, PORT, pattern};
 use rxe_rsocket::{
     DatagramSocket, Domain, Flags, Name, Settings, SocketError, Value,
     proto::datagram::{Introduction, Kind},
@@ -61,6 +61,42 @@ fn datagrams_come_whole_and_say_where_from() {
     assert!(matches!(none, Err(SocketError::WouldBlock)));
     one.close();
     two.close();
+}
+
+/// Nothing tells a sender that the queue pair which it knows has ended, or that it was told of a wrong one.
+#[test]
+fn a_peer_that_starts_anew_is_reached() {
+    let (a, b) = hosts();
+    let (one, at_one) = socket(&a);
+    let two = || {
+        let two = DatagramSocket::new(&b.stack, Domain::V4).unwrap();
+        two.bind(b.at(PORT)).unwrap();
+        two
+    };
+    let is_heard = |two: &DatagramSocket| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            one.send_to(&[b"hello"], Some(b.at(PORT)), Flags::NONE).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            if two.receive_from(&mut [0; 8], Flags::DONTWAIT).is_ok() {
+                return true;
+            }
+        }
+        false
+    };
+    let first = two();
+    assert!((0..5).all(|_| is_heard(&first)));
+    first.close();
+    drop(first);
+    let second = two();
+    assert!(is_heard(&second), "the second is never reached");
+    second.close();
+    drop(second);
+    let liar = UdpSocket::bind(b.at(PORT)).unwrap();
+    let answer = Introduction { kind: Kind::Answer, qpn: 0x77_7777, from: b.address }.encode();
+    liar.send_to(&answer, at_one).unwrap();
+    drop(liar);
+    assert!(is_heard(&two()), "the third is never reached");
 }
 
 #[test]

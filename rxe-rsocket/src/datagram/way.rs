@@ -31,6 +31,8 @@ const BATCH: usize = 16;
 pub(super) struct Received {
     /// The source, in the form of the connection manager: IPv4 is not mapped.
     pub(super) from: SocketAddr,
+    /// The queue pair that has sent it.
+    pub(super) sender: Qpn,
     /// The datagram with its header, and the offset of the program's data.
     bytes: Vec<u8>,
     begin: usize,
@@ -177,7 +179,7 @@ impl Way {
             let bytes = self.receive.read_vec(at, len).unwrap_or_default();
             if let Some((from, data)) = decode_source(&bytes) {
                 let begin = bytes.len() - data.len();
-                inbox.push_back(Received { from, bytes, begin });
+                inbox.push_back(Received { from, sender: wc.src_qp, bytes, begin });
             }
         }
         // If posting fails the queue pair has ended.
