@@ -286,6 +286,10 @@ impl Link {
     pub(crate) fn keep_alive(&self) {
         let mut stream = self.stream();
         self.progress(&mut stream);
+        self.post_keep_alive(&mut stream);
+    }
+
+    fn post_keep_alive(&self, stream: &mut Stream) {
         let nothing = SendOp::Write(Remote::default());
         if stream.take_keep_alive() && self.post_request(KEEP_ALIVE, nothing, Payload::Inline(&[])).is_err() {
             stream.fail(Failure::Reset);
@@ -387,6 +391,11 @@ impl Link {
         drop(self.posting());
         stream.shut_down(how);
         self.progress(&mut stream);
+        if how == How::Read {
+            // The peer is told nothing. Threads that wait for data are woken by the completion of this. If there are too many
+            // such requests, they are woken by those.
+            self.post_keep_alive(&mut stream);
+        }
     }
 
     /// Tells the peer of a mapped buffer, in entry `index` of its table.

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Host, PATIENCE, connect, hosts_of, pattern, poll_one, read_all};
-use rxe_rsocket::{DatagramSocket, Domain, Flags, PollSet, Settings, Socket, SocketError, StreamSocket};
+use rxe_rsocket::{
+    DatagramSocket, Domain, Flags, PollSet, Settings, Socket, SocketError, StreamSocket, proto::How,
+};
 use rxe_verbs::net::InprocNet;
 use std::{
     sync::{
@@ -143,6 +145,32 @@ fn two_sets_with_one_socket_are_both_told() {
             }
         }
     });
+}
+
+/// The peer is told nothing, and nothing comes from it.
+#[test]
+fn the_end_of_receiving_wakes_who_waits() {
+    let (a, b) = hosts_of(Settings::default());
+    let (active, passive) = connect(&a, &b);
+    let works: [fn(Arc<StreamSocket>) -> usize; 2] = [
+        |socket| socket.receive(&mut [0], Flags::NONE).unwrap(),
+        |socket| usize::from(poll_one(&socket, libc::POLLIN, 2 * PATIENCE) & libc::POLLIN == 0),
+    ];
+    let waiting = works.map(|work| {
+        let socket = Arc::clone(&active);
+        thread::spawn(move || work(socket))
+    });
+    thread::sleep(Duration::from_millis(100));
+    active.shut_down(How::Read).unwrap();
+    let start = Instant::now();
+    while !waiting.iter().all(|waiting| waiting.is_finished()) && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let woken = waiting.each_ref().map(|waiting| waiting.is_finished());
+    passive.close();
+    assert_eq!(woken, [true; 2]);
+    assert_eq!(waiting.map(|waiting| waiting.join().unwrap()), [0; 2]);
+    active.close();
 }
 
 /// What send has returned as sent is before the end.
