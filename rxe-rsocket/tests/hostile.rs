@@ -197,6 +197,24 @@ fn a_peer_that_is_gone_is_an_error_once_all_is_read() {
     socket.close();
 }
 
+/// A call that has sent a part before returns how much. It must not take the reason with it.
+#[test]
+fn a_send_that_is_cut_short_leaves_the_reason_to_the_next_call() {
+    let (a, b) = hosts();
+    let (rogue, _, socket) = pair(&a, &b);
+    let sending = {
+        let socket = Arc::clone(&socket);
+        // It has room for 4000 bytes, and gives no more.
+        thread::spawn(move || socket.send(&[7; 10_000], Flags::NONE))
+    };
+    thread::sleep(Duration::from_millis(200));
+    rogue.id.destroy();
+    assert_eq!(sending.join().unwrap().unwrap(), 4000);
+    assert_eq!(socket.receive(&mut [0], Flags::NONE).unwrap_err().errno(), libc::ECONNRESET);
+    assert_eq!(socket.receive(&mut [0], Flags::NONE).unwrap(), 0, "told once");
+    socket.close();
+}
+
 /// It says nothing, not even that it ends: as a host whose power is gone.
 #[test]
 fn keep_alive_finds_out_that_a_peer_is_gone() {

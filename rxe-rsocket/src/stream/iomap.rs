@@ -103,7 +103,7 @@ impl StreamSocket {
         let until = self.until(flags, lock(&self.options).send_timeout);
         let link = self.connected(until)?;
         let _alone = super::transfer::alone(&self.sending, until)?;
-        self.send_maps(link, until)?;
+        self.send_maps(link, until).map_err(|error| self.once(error))?;
         let mut done = 0;
         while done < data.len() {
             let at = offset.wrapping_add(done as u64);
@@ -122,8 +122,9 @@ impl StreamSocket {
             });
             match sent {
                 Ok(len) => done += len,
+                // The reason is told by the next call.
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.once(error)),
             }
         }
         Ok(done)

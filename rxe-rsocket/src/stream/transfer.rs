@@ -42,12 +42,13 @@ impl StreamSocket {
         let until = self.until(flags, lock(&self.options).send_timeout);
         let link = self.connected(until)?;
         let _alone = alone(&self.sending, until)?;
-        self.send_maps(link, until)?;
+        self.send_maps(link, until).map_err(|error| self.once(error))?;
         let mut left = Rest::new(data);
         let total = left.len;
         while left.len > 0 {
             if let Err(error) = self.send_some(link, &mut left, until) {
-                return if left.len < total { Ok(total - left.len) } else { Err(error) };
+                // The reason is told by the next call.
+                return if left.len < total { Ok(total - left.len) } else { Err(self.once(error)) };
             }
         }
         Ok(total)
@@ -65,7 +66,8 @@ impl StreamSocket {
         link.send(&chunk, bytes, true, posting).inspect_err(|_| self.lost(link))
     }
 
-    /// Waits until `test` says that the stream can be written to.
+    /// Waits until `test` says that the stream can be written to. If the error is given to the program, it must pass
+    /// [`Self::once`].
     pub(super) fn wait_writable<'a>(
         &self,
         link: &'a Link,
@@ -82,9 +84,20 @@ impl StreamSocket {
         if stream.is_writable() {
             return Ok(stream);
         }
-        let phase = stream.phase();
-        drop(stream);
-        Err(self.first_failure(phase).unwrap_or(SocketError::NoMoreWriting))
+        Err(match stream.phase() {
+            Phase::Failed(failure) => SocketError::Cut(failure),
+            Phase::Open | Phase::Ended => SocketError::NoMoreWriting,
+        })
+    }
+
+    /// What the program is told of an error of sending: why the connection has failed it is told only once.
+    pub(super) fn once(&self, error: SocketError) -> SocketError {
+        match error {
+            SocketError::Cut(failure) => {
+                self.first_failure(Phase::Failed(failure)).unwrap_or(SocketError::NoMoreWriting)
+            }
+            other => other,
+        }
     }
 
     /// Posting failed. The completions contain the reason.
