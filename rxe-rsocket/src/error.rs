@@ -106,6 +106,11 @@ impl SocketError {
         Self::System { action, source: source.into() }
     }
 
+    /// This error, or `other` if the call would have had to wait.
+    pub(crate) fn instead(self, other: Self) -> Self {
+        if matches!(self, Self::WouldBlock) { other } else { self }
+    }
+
     /// The error number in C.
     #[must_use]
     pub fn errno(&self) -> i32 {

@@ -1,7 +1,7 @@
 //! The descriptor of a socket: a counter (`eventfd(2)`). It is readable while there is a connection to accept, or once a
 //! connection is established or has failed.
 
-use crate::error::SocketError;
+use crate::{error::SocketError, link::Until};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -24,9 +24,16 @@ impl Ready {
         let _ = self.0.read();
     }
 
-    /// Waits until it is readable.
-    pub(crate) fn wait(&self) -> Result<(), SocketError> {
-        let woken = rxe_verbs::wait_readable(self.as_fd(), None);
+    /// Waits until it is readable. May also return before that, so the caller has to look, and wait again.
+    ///
+    /// # Errors
+    /// [`SocketError::WouldBlock`] after `until`; [`SocketError::Interrupted`].
+    pub(crate) fn wait(&self, until: Until) -> Result<(), SocketError> {
+        // A sleep of no time would be interrupted, too.
+        if until.is_over() {
+            return Err(SocketError::WouldBlock);
+        }
+        let woken = rxe_verbs::wait_readable(self.as_fd(), until.left());
         woken.map(drop).map_err(|_| SocketError::Interrupted)
     }
 }

@@ -105,6 +105,35 @@ fn who_does_not_wait_is_told_by_poll() {
     assert_eq!(refused.option(Name::Error).unwrap(), Value::Number(number));
 }
 
+/// As socket(7) has it: EAGAIN for accept, send, and recv, EINPROGRESS for connect.
+#[test]
+fn timeouts_are_those_of_connections_too() {
+    let (a, b) = hosts();
+    let time = Value::Time(Some(Duration::from_millis(50)));
+    let listener = b.listen(1);
+    listener.set_option(Name::ReceiveTimeout, &time).unwrap();
+    // Ends what would wait for ever.
+    let _end = common::Alarm::new({
+        let listener = Arc::clone(&listener);
+        move || listener.close()
+    });
+    assert!(matches!(listener.accept(), Err(SocketError::WouldBlock)));
+    let first = a.stream();
+    first.connect(b.at(PORT)).unwrap();
+    // Nobody answers this one.
+    let second = a.stream();
+    second.set_option(Name::SendTimeout, &time).unwrap();
+    second.set_option(Name::ReceiveTimeout, &time).unwrap();
+    assert!(matches!(second.connect(b.at(PORT)), Err(SocketError::InProgress)));
+    assert!(matches!(second.connect(b.at(PORT)), Err(SocketError::Already)));
+    assert!(matches!(second.send(b"x", Flags::NONE), Err(SocketError::WouldBlock)));
+    assert!(matches!(second.receive(&mut [0], Flags::NONE), Err(SocketError::WouldBlock)));
+    // It is being connected all the same.
+    listener.accept().unwrap();
+    assert_eq!(poll_one(&second, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+    assert_eq!(second.send(b"x", Flags::NONE).unwrap(), 1);
+}
+
 /// Some take a hang-up for a failure, whatever there is left to read: rstream -T a.
 #[test]
 fn a_hang_up_is_told_when_all_is_read() {

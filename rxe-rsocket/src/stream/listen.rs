@@ -3,6 +3,7 @@
 use super::{Stage, StreamSocket};
 use crate::{
     error::SocketError,
+    flags::Flags,
     link::{Link, Parts},
     lock,
     proto::Hello,
@@ -90,9 +91,10 @@ impl StreamSocket {
     /// Takes the next established connection (raccept).
     ///
     /// # Errors
-    /// [`SocketError::WouldBlock`] if there is none and the socket does not wait; [`SocketError::State`] if it does not
-    /// listen; [`SocketError::Interrupted`].
+    /// [`SocketError::WouldBlock`] if there is none and the socket does not wait (any longer: SO_RCVTIMEO);
+    /// [`SocketError::State`] if it does not listen; [`SocketError::Interrupted`].
     pub fn accept(&self) -> Result<Arc<Self>, SocketError> {
+        let until = self.until(Flags::NONE, lock(&self.options).receive_timeout);
         loop {
             let mut state = self.state();
             let Stage::Listening(listening) = &mut state.phase else {
@@ -109,8 +111,7 @@ impl StreamSocket {
             drop(state);
             match next {
                 Some(socket) => return Ok(socket),
-                None if self.is_nonblocking() => return Err(SocketError::WouldBlock),
-                None => self.ready.wait()?,
+                None => self.ready.wait(until)?,
             }
         }
     }

@@ -10,6 +10,7 @@ pub use iomap::IoMapping;
 use crate::{
     Domain,
     error::SocketError,
+    flags::Flags,
     link::{Link, Parts, Until},
     lock,
     proto::{Hello, How, Phase},
@@ -163,18 +164,16 @@ impl StreamSocket {
     /// writable.
     ///
     /// # Errors
-    /// [`SocketError::InProgress`] if it does not wait; [`SocketError::NotMade`], [`SocketError::Hello`],
-    /// [`SocketError::Cm`] and others if there is no connection.
+    /// [`SocketError::InProgress`] if it does not wait (any longer: SO_SNDTIMEO), and [`SocketError::Already`] from a second
+    /// call; [`SocketError::NotMade`], [`SocketError::Hello`], [`SocketError::Cm`] and others if there is no connection.
     pub fn connect(&self, to: SocketAddr) -> Result<(), SocketError> {
+        let until = self.until(Flags::NONE, lock(&self.options).send_timeout);
         let mut state = self.state();
         match state.phase {
             Stage::New => {}
-            Stage::Connecting(_) | Stage::Accepting(_) if self.is_nonblocking() => {
-                return Err(SocketError::Already);
-            }
             Stage::Connecting(_) | Stage::Accepting(_) => {
                 drop(state);
-                return self.wait_connected();
+                return self.wait_connected(until).map_err(|error| error.instead(SocketError::Already));
             }
             Stage::Connected => return Err(SocketError::IsConnected),
             Stage::Failed => return Err(state.take_failure()),
@@ -185,7 +184,7 @@ impl StreamSocket {
         let begun = self.begin(&mut state, self.domain.plain(to));
         drop(state);
         begun?;
-        if self.is_nonblocking() { Err(SocketError::InProgress) } else { self.wait_connected() }
+        self.wait_connected(until).map_err(|error| error.instead(SocketError::InProgress))
     }
 
     fn begin(&self, state: &mut State, to: SocketAddr) -> Result<(), SocketError> {
@@ -212,7 +211,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    fn wait_connected(&self) -> Result<(), SocketError> {
+    fn wait_connected(&self, until: Until) -> Result<(), SocketError> {
         loop {
             let mut state = self.state();
             match state.phase {
@@ -222,7 +221,7 @@ impl StreamSocket {
                 Stage::New | Stage::Listening(_) => return Err(SocketError::NotConnected),
             }
             drop(state);
-            self.ready.wait()?;
+            self.ready.wait(until)?;
         }
     }
 
@@ -233,15 +232,12 @@ impl StreamSocket {
         }
         let mut state = self.state();
         match state.phase {
-            Stage::Connecting(_) | Stage::Accepting(_) if until == Until::Now => {
-                return Err(SocketError::WouldBlock);
-            }
             Stage::Failed if state.error.is_some() => return Err(state.take_failure()),
             Stage::New | Stage::Listening(_) | Stage::Failed => return Err(SocketError::NotConnected),
             _ => {}
         }
         drop(state);
-        self.wait_connected()?;
+        self.wait_connected(until)?;
         self.link.get().ok_or(SocketError::NotConnected)
     }
 

@@ -6,7 +6,8 @@ use rxe_rsocket::{Domain, Flags, Settings, SocketError, Stack, StreamSocket};
 use rxe_verbs::{Context, net::InprocNet};
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -89,4 +90,26 @@ pub(crate) fn poll_one(socket: &Arc<StreamSocket>, events: i16, time: Duration) 
     let find = |_| Some(rxe_rsocket::Socket::Stream(Arc::clone(socket)));
     rxe_rsocket::poll(&mut fds, Some(time), find).unwrap();
     fds[0].revents
+}
+
+/// Does something after a while, so that a test that fails does not wait for ever; not at all if this is dropped before.
+pub(crate) struct Alarm(Option<mpsc::Sender<()>>, Option<thread::JoinHandle<()>>);
+
+impl Alarm {
+    pub(crate) fn new(work: impl FnOnce() + Send + 'static) -> Self {
+        let (calm, told) = mpsc::channel();
+        let wait = move || {
+            if told.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                work();
+            }
+        };
+        Self(Some(calm), Some(thread::spawn(wait)))
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        let _ = self.1.take().map(thread::JoinHandle::join);
+    }
 }
