@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Host, PATIENCE, PORT, connect, hosts, hosts_of, pattern, poll_one, read_all};
-use rxe_rsocket::{Flags, Name, PollSet, Settings, Socket, SocketError, Value, proto::How};
+use rxe_rsocket::{Flags, Name, PollSet, Settings, Socket, SocketError, StreamSocket, Value, proto::How};
 use std::{sync::Arc, thread, time::Duration};
 
 #[test]
@@ -103,6 +103,28 @@ fn who_does_not_wait_is_told_by_poll() {
     assert_eq!(told & (libc::POLLOUT | libc::POLLERR), libc::POLLOUT | libc::POLLERR);
     let number = libc::ECONNREFUSED as u32;
     assert_eq!(refused.option(Name::Error).unwrap(), Value::Number(number));
+}
+
+/// Programs that connect without waiting ask for the peer to find out whether there is a connection.
+#[test]
+fn there_is_no_peer_before_there_is_a_connection() {
+    let (a, b) = hosts();
+    let listener = b.listen(1);
+    let no_peer = |socket: &StreamSocket| matches!(socket.peer_addr(), Err(SocketError::NotConnected));
+    // One more than the backlog, whom nobody answers.
+    let sockets: Vec<_> = (0..2).map(|_| a.stream()).collect();
+    assert!(no_peer(&sockets[0]));
+    for socket in &sockets {
+        socket.set_nonblocking(true);
+        assert!(matches!(socket.connect(b.at(PORT)), Err(SocketError::InProgress)));
+        assert_eq!(poll_one(&sockets[0], libc::POLLOUT, PATIENCE), libc::POLLOUT);
+    }
+    assert_eq!(sockets[0].peer_addr().unwrap(), b.at(PORT));
+    assert!(no_peer(&sockets[1]), "it is not answered yet");
+    let refused = a.stream();
+    assert_eq!(refused.connect(b.at(PORT + 1)).unwrap_err().errno(), libc::ECONNREFUSED);
+    assert!(no_peer(&refused), "it is refused");
+    listener.close();
 }
 
 /// As socket(7) has it: EAGAIN for accept, send, and recv, EINPROGRESS for connect.

@@ -323,7 +323,10 @@ impl StreamSocket {
     /// # Errors
     /// [`SocketError::NotConnected`].
     pub fn peer_addr(&self) -> Result<SocketAddr, SocketError> {
-        let address = self.state().id.as_ref().and_then(CmId::peer_addr);
+        let state = self.state();
+        // An id knows whom it asks before there is an answer. Programs find out so whether there is a connection.
+        let id = state.id.as_ref().filter(|_| matches!(state.phase, Stage::Connected));
+        let address = id.and_then(CmId::peer_addr);
         address.map(|address| self.domain.told(address)).ok_or(SocketError::NotConnected)
     }
 
