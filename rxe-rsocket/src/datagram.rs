@@ -21,7 +21,7 @@ use crate::{
     waiters::{Entered, Waiter, Waiters},
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use peers::Destination;
+use peers::{Destination, Peer};
 use rxe_cm::{CmId, EventChannel, EventKind, UDP_QKEY, proto::PortSpace};
 use rxe_verbs::{AddressVector, Qpn, UdDest};
 use socket2::{SockAddr, SockRef, Socket, Type};
@@ -68,7 +68,7 @@ struct State {
     settings: Settings,
     ways: Vec<Way>,
     destinations: HashMap<SocketAddr, Destination>,
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
     closed: bool,
@@ -145,15 +145,15 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Sets the peer to which datagrams are sent by default (rconnect).
+    /// Sets the peer to which datagrams are sent by default, and from which alone they are received (rconnect).
     ///
     /// # Errors
     /// [`SocketError::System`]; as [`Self::send_to`].
     pub fn connect(&self, to: SocketAddr) -> Result<(), SocketError> {
         let mut state = self.state();
         self.name_port(&mut state)?;
-        self.destination(&mut state, to)?;
-        state.peer = Some(to);
+        let also = self.destination(&mut state, to)?.av.dst;
+        state.peer = Some(Peer { address: to, also });
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::NotConnected`].
     pub fn peer_addr(&self) -> Result<SocketAddr, SocketError> {
-        self.state().peer.ok_or(SocketError::NotConnected)
+        self.state().peer.map(|peer| peer.address).ok_or(SocketError::NotConnected)
     }
 
     /// The entry of a destination. It is created if there is none.
@@ -231,7 +231,7 @@ impl DatagramSocket {
     ) -> Result<usize, SocketError> {
         let mut state = self.state();
         self.name_port(&mut state)?;
-        let to = to.or(state.peer).ok_or(SocketError::NoDestination)?;
+        let to = to.or(state.peer.map(|peer| peer.address)).ok_or(SocketError::NoDestination)?;
         let destination = self.destination(&mut state, to)?;
         let Destination { way, av, .. } = destination;
         let len = state.ways[way].measure(data)?;
@@ -273,7 +273,7 @@ impl DatagramSocket {
         from: SocketAddr,
     ) -> Result<(), SocketError> {
         let mut state = self.state();
-        if state.closed {
+        if state.closed || state.is_stranger(self.domain.plain(from)) {
             return Ok(());
         }
         let Destination { way, av, .. } = self.destination(&mut state, from)?;
@@ -431,6 +431,17 @@ impl State {
                 *when = now;
             }
         }
+        if self.inbox.range(before..).any(|one| self.is_stranger(one.from)) {
+            let fresh = self.inbox.split_off(before);
+            let (domain, peer) = (self.domain, self.peer);
+            self.inbox
+                .extend(fresh.into_iter().filter(|one| peer.is_none_or(|peer| peer.is(domain, one.from))));
+        }
+    }
+
+    /// Whether the socket is connected to somebody else.
+    fn is_stranger(&self, from: SocketAddr) -> bool {
+        self.peer.is_some_and(|peer| !peer.is(self.domain, from))
     }
 
     /// Takes the channels' events. Returns whether there was one.

@@ -116,6 +116,29 @@ fn a_connected_socket_has_a_peer() {
     }
 }
 
+/// connect(2): the peer is the only one from whom datagrams are received.
+#[test]
+fn a_connected_socket_hears_its_peer_alone() {
+    let (a, b) = hosts();
+    let ((one, at_one), (two, at_two), (stranger, _)) = (socket(&a), socket(&b), socket(&b));
+    let mut out = [0; 16];
+    // The stranger knows the queue pair from before.
+    for _ in 0..3 {
+        stranger.send_to(&[b"before"], Some(at_one), Flags::NONE).unwrap();
+        one.receive_from(&mut out, Flags::NONE).unwrap();
+    }
+    one.connect(at_two).unwrap();
+    let late = UdpSocket::bind("127.0.0.2:0").unwrap();
+    let header = Introduction { kind: Kind::Data, qpn: 77, from: b.address }.encode();
+    for _ in 0..20 {
+        stranger.send_to(&[b"stranger"], Some(at_one), Flags::NONE).unwrap();
+        late.send_to(&[&header[..], b"stranger"].concat(), at_one).unwrap();
+        two.send_to(&[b"peer"], Some(at_one), Flags::NONE).unwrap();
+        let (count, from) = one.receive_from(&mut out, Flags::NONE).unwrap();
+        assert_eq!((&out[..count], from), (&b"peer"[..], at_two));
+    }
+}
+
 /// Anybody may send to a UDP port.
 #[test]
 fn strangers_words_are_dropped() {

@@ -1,10 +1,30 @@
 //! What a datagram socket knows of others.
 
+use crate::Domain;
 use rxe_verbs::{AddressVector, Qpn};
-use std::time::{Duration, Instant};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
 
 /// If a destination was not heard of for this long, its queue pair may be gone, and what it is sent goes by UDP again.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// Whom a connected socket sends to, and receives from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    /// Where its packets come from. It differs for a loopback address.
+    pub(super) also: IpAddr,
+}
+
+impl Peer {
+    /// Whether a datagram is its. `from` is in the form of the connection manager.
+    pub(super) fn is(&self, domain: Domain, from: SocketAddr) -> bool {
+        let address = domain.plain(self.address);
+        from.port() == address.port() && [address.ip(), self.also].contains(&from.ip())
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destination {
