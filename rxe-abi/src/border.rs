@@ -33,6 +33,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
 macro_rules! numbered {
@@ -193,6 +194,11 @@ impl<T> List<T> {
         unsafe { slice::from_raw_parts(self.0, count) }
     }
 
+    /// The same, but a null pointer to some is EFAULT, as in a system call.
+    pub(crate) fn all(&self, count: usize) -> Result<&[T]> {
+        if self.0.is_null() && count > 0 { Err(FAULT) } else { Ok(self.elements(count)) }
+    }
+
     /// Copies of its elements, which need not be aligned: programs such as libiscsi keep scatter elements in packed structures.
     pub(crate) fn copies(&self, count: usize) -> impl ExactSizeIterator<Item = T>
     where
@@ -259,6 +265,11 @@ impl<T> ListMut<T> {
         // SAFETY: the program promises `count` elements that nobody else uses during this call. They are numbers, for which any
         // bits are a value.
         unsafe { slice::from_raw_parts_mut(self.0, count) }
+    }
+
+    /// The same, but a null pointer to some is EFAULT, as in a system call.
+    pub(crate) fn all(&mut self, count: usize) -> Result<&mut [T]> {
+        if self.0.is_null() && count > 0 { Err(FAULT) } else { Ok(self.elements(count)) }
     }
 
     pub(crate) const fn is_null(&self) -> bool {
@@ -479,9 +490,9 @@ pub(crate) fn pieces(list: &[libc::iovec]) -> smallvec::SmallVec<[&[u8]; 8]> {
     list.iter().map(bytes).collect()
 }
 
-/// The same for what is received.
-pub(crate) fn place(one: &libc::iovec) -> ListMut<u8> {
-    ListMut(one.iov_base.cast())
+/// The same for what is received, with their lengths.
+pub(crate) fn places(list: &[libc::iovec]) -> smallvec::SmallVec<[(ListMut<u8>, usize); 8]> {
+    list.iter().map(|one| (ListMut(one.iov_base.cast()), one.iov_len)).collect()
 }
 
 /// A string of the program. It may be null.

@@ -297,11 +297,25 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Receives a datagram (rrecv, rrecvfrom). Returns its length and its source. Data that does not fit is lost.
+    /// Receives a datagram (rrecv, rrecvfrom). Returns how much of it fitted, and its source. The rest is lost.
     ///
     /// # Errors
     /// [`SocketError::WouldBlock`], [`SocketError::Interrupted`].
     pub fn receive_from(&self, out: &mut [u8], flags: Flags) -> Result<(usize, SocketAddr), SocketError> {
+        let room = out.len();
+        self.receive_parts(&mut [out], flags).map(|(len, from)| (len.min(room), from))
+    }
+
+    /// The same into several buffers, one after the other (rrecvmsg, rreadv). Returns the length of the datagram, which may
+    /// be longer than these.
+    ///
+    /// # Errors
+    /// As [`Self::receive_from`].
+    pub fn receive_parts(
+        &self,
+        out: &mut [&mut [u8]],
+        flags: Flags,
+    ) -> Result<(usize, SocketAddr), SocketError> {
         let state = self.state();
         let until = match state.receive_timeout {
             _ if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) => Until::Now,
@@ -309,9 +323,14 @@ impl DatagramSocket {
         };
         let mut state = self.wait(state, until, |state| !state.inbox.is_empty())?;
         let Some(first) = state.inbox.front() else { return Err(SocketError::WouldBlock) };
-        let data = first.data();
-        let (from, len) = (first.from, data.len().min(out.len()));
-        out[..len].copy_from_slice(&data[..len]);
+        let (data, from) = (first.data(), first.from);
+        let mut rest = data;
+        for part in out {
+            let (now, later) = rest.split_at(rest.len().min(part.len()));
+            part[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        let len = data.len();
         if !flags.contains(Flags::PEEK) {
             state.inbox.pop_front();
         }

@@ -13,6 +13,8 @@ impl Flags {
     pub const PEEK: Self = Self(libc::MSG_PEEK);
     /// Wait until the buffer is full.
     pub const WAITALL: Self = Self(libc::MSG_WAITALL);
+    /// Return the length of the datagram, even if it did not fit.
+    pub const TRUNC: Self = Self(libc::MSG_TRUNC);
 
     /// Whether all of these flags are set.
     #[must_use]

@@ -18,6 +18,7 @@ mod packing;
 mod poll;
 pub mod proto;
 mod ready;
+mod room;
 mod settings;
 mod socket;
 mod stack;
@@ -30,7 +31,7 @@ pub use flags::Flags;
 pub use options::{Name, SOL_RDMA, Value};
 pub use poll::{PollSet, poll};
 pub use settings::Settings;
-pub use socket::{Domain, Socket};
+pub use socket::{Domain, Received, Socket};
 pub use stack::Stack;
 pub use stream::{IoMapping, StreamSocket};
 

@@ -10,6 +10,7 @@ use crate::{
     lock,
     packing::{Cut, Packing, split},
     proto::{Chunk, Control, Failure, Hello, How, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
+    room::Room,
     settings::Settings,
     waiters::Waiters,
 };
@@ -427,13 +428,17 @@ impl Link {
     ///
     /// # Errors
     /// The memory is gone.
-    pub(crate) fn copy_out(&self, ranges: &[(u32, u32); 2], out: &mut [u8]) -> Result<usize, SocketError> {
+    pub(crate) fn copy_out(
+        &self,
+        ranges: &[(u32, u32); 2],
+        room: &mut Room<'_, '_>,
+    ) -> Result<usize, SocketError> {
         let mut done = 0;
         for (at, len) in ranges {
-            let end = done + *len as usize;
-            let copied = self.parts.receive.read_at(*at as usize, &mut out[done..end]);
-            copied.map_err(|_| SocketError::Cut(Failure::Device))?;
-            done = end;
+            done += room.fill(*len as usize, |offset, out| {
+                let copied = self.parts.receive.read_at(*at as usize + offset, out);
+                copied.map_err(|_| SocketError::Cut(Failure::Device))
+            })?;
         }
         Ok(done)
     }

@@ -81,6 +81,17 @@ pub enum Socket {
     Datagram(Arc<DatagramSocket>),
 }
 
+/// What a call has received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Bytes; with [`Flags::TRUNC`] all those of the datagram, even if they did not fit.
+    pub count: usize,
+    /// Whether it is the begin of a datagram that did not fit (MSG_TRUNC).
+    pub cut: bool,
+    /// The source of a datagram.
+    pub from: Option<SocketAddr>,
+}
+
 /// Calls the same function of either kind.
 macro_rules! either {
     ($self:ident, $socket:ident => $call:expr) => {
@@ -147,16 +158,21 @@ impl Socket {
         }
     }
 
-    /// Receives (rrecv, rrecvfrom). The source is returned for datagrams only.
+    /// Receives into buffers, one after the other (rrecv, rrecvfrom, rrecvmsg, rreadv).
     ///
     /// # Errors
-    /// As [`StreamSocket::receive`] and [`DatagramSocket::receive_from`].
-    pub fn receive(&self, out: &mut [u8], flags: Flags) -> Result<(usize, Option<SocketAddr>), SocketError> {
+    /// As [`StreamSocket::receive_parts`] and [`DatagramSocket::receive_parts`].
+    pub fn receive(&self, out: &mut [&mut [u8]], flags: Flags) -> Result<Received, SocketError> {
+        let room: usize = out.iter().map(|part| part.len()).sum();
         match self {
-            Self::Stream(socket) => socket.receive(out, flags).map(|count| (count, None)),
-            Self::Datagram(socket) => {
-                socket.receive_from(out, flags).map(|(count, from)| (count, Some(from)))
+            Self::Stream(socket) => {
+                socket.receive_parts(out, flags).map(|count| Received { count, cut: false, from: None })
             }
+            Self::Datagram(socket) => socket.receive_parts(out, flags).map(|(len, from)| Received {
+                count: if flags.contains(Flags::TRUNC) { len } else { len.min(room) },
+                cut: len > room,
+                from: Some(from),
+            }),
         }
     }
 

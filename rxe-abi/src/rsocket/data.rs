@@ -2,10 +2,11 @@
 
 use super::{find, restarting};
 use crate::border::{
-    Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, place, waiting_size,
+    Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, places, waiting_size,
 };
 use core::ffi::c_int;
-use rxe_rsocket::{Flags, IoMapping, Name, Socket};
+use rxe_rsocket::{Flags, IoMapping, Name, Received};
+use smallvec::SmallVec;
 
 /// rsend(3).
 #[unsafe(no_mangle)]
@@ -71,7 +72,7 @@ extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -
 extern "C-unwind" fn rrecv(fd: c_int, mut out: ListMut<u8>, len: usize, flags: c_int) -> isize {
     waiting_size(|| {
         restarting(&find(fd)?, Name::ReceiveTimeout, |socket| {
-            Ok(socket.receive(out.elements(len), Flags(flags))?.0)
+            Ok(socket.receive(&mut [out.all(len)?], Flags(flags))?.count)
         })
     })
 }
@@ -94,39 +95,23 @@ extern "C-unwind" fn rrecvfrom(
 ) -> isize {
     waiting_size(|| {
         let socket = find(fd)?;
-        let (count, source) = restarting(&socket, Name::ReceiveTimeout, |socket| {
-            Ok(socket.receive(out.elements(len), Flags(flags))?)
+        let got = restarting(&socket, Name::ReceiveTimeout, |socket| {
+            Ok(socket.receive(&mut [out.all(len)?], Flags(flags))?)
         })?;
-        if let Some(source) = source.or_else(|| socket.peer_addr().ok()) {
+        if let Some(source) = got.from.or_else(|| socket.peer_addr().ok()) {
             from.write(from_len, source);
         }
-        Ok(count)
+        Ok(got.count)
     })
 }
 
-/// Receives into pieces of memory, one after the other. Waits for the first only. A datagram has one piece.
-fn scatter(
-    socket: &Socket,
-    list: &[libc::iovec],
-    flags: c_int,
-) -> Result<(usize, Option<std::net::SocketAddr>)> {
-    let mut all = (0, None);
-    for (number, one) in list.iter().filter(|one| one.iov_len > 0).enumerate() {
-        let mut place = place(one);
-        let out = place.elements(one.iov_len);
-        let wish = if number == 0 { flags } else { flags | libc::MSG_DONTWAIT };
-        match socket.receive(out, Flags(wish)) {
-            Ok((count, from)) => {
-                all = (all.0 + count, from);
-                if count < one.iov_len || from.is_some() || flags & libc::MSG_PEEK != 0 {
-                    break;
-                }
-            }
-            Err(_) if number > 0 => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(all)
+/// Receives into the pieces of a list.
+fn scatter(fd: c_int, list: &List<libc::iovec>, count: usize, flags: c_int) -> Result<Received> {
+    let socket = find(fd)?;
+    let mut places = places(list.all(count)?);
+    let out = places.iter_mut().map(|(place, len)| place.all(*len));
+    let mut out = out.collect::<Result<SmallVec<[&mut [u8]; 8]>>>()?;
+    restarting(&socket, Name::ReceiveTimeout, |socket| Ok(socket.receive(&mut out, Flags(flags))?))
 }
 
 /// rrecvmsg(3). There are no control messages.
@@ -135,14 +120,13 @@ extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, fla
     waiting_size(|| {
         let message = given(message)?;
         let list = List::new(message.msg_iov.cast_const());
-        let list = list.elements(message.msg_iovlen);
-        let (count, from) =
-            restarting(&find(fd)?, Name::ReceiveTimeout, |socket| scatter(socket, list, flags))?;
-        if let Some(from) = from {
+        let got = scatter(fd, &list, message.msg_iovlen, flags)?;
+        if let Some(from) = got.from {
             AddressOut::new(message.msg_name.cast()).write(Some(&mut message.msg_namelen), from);
         }
-        (message.msg_controllen, message.msg_flags) = (0, 0);
-        Ok(count)
+        message.msg_controllen = 0;
+        message.msg_flags = if got.cut { libc::MSG_TRUNC } else { 0 };
+        Ok(got.count)
     })
 }
 
@@ -151,8 +135,7 @@ extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, fla
 extern "C-unwind" fn rreadv(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
-        let list = list.elements(count);
-        Ok(restarting(&find(fd)?, Name::ReceiveTimeout, |socket| scatter(socket, list, 0))?.0)
+        Ok(scatter(fd, &list, count, 0)?.count)
     })
 }
 

@@ -1,5 +1,5 @@
 /* rsockets as a program of C sees them: what closing does to sets of repoll, datagrams of IPv4 at a socket of IPv6, keep-alive,
- * odd arguments, waiting when no descriptor is left. Prints what is wrong; exit code 1 then. */
+ * odd arguments, waiting when no descriptor is left, several buffers. Prints what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* How long anything may take on a busy machine. */
@@ -187,11 +188,85 @@ static void nothing_left(void)
 	rclose(set);
 }
 
+static void *says_the_rest(void *arg)
+{
+	poll(NULL, 0, 100);
+	check("the rest is sent", rsend(*(int *)arg, "23456789", 8, 0) == 8);
+	return NULL;
+}
+
+/* What is received into several pieces is one thing. */
+static void pieces(void)
+{
+	char few[2], more[8], byte;
+	struct iovec list[2] = { { few, sizeof few }, { more, sizeof more } };
+	struct msghdr message = { .msg_iov = list, .msg_iovlen = 2 };
+	struct linger at_once = { 1, 0 };
+	struct pollfd one;
+	pthread_t thread;
+	int ends[2], tries;
+
+	connected(7106, ends);
+	check("a part", rsend(ends[1], "01", 2, 0) == 2);
+	check("a thread", pthread_create(&thread, NULL, says_the_rest, &ends[1]) == 0);
+	check("all pieces are waited for", rrecvmsg(ends[0], &message, MSG_WAITALL) == 10);
+	check("one after the other", !memcmp(few, "01", 2) && !memcmp(more, "23456789", 8));
+	pthread_join(thread, NULL);
+	check("the last", rsend(ends[1], "abcd", 4, 0) == 4);
+	check("it comes", rrecv(ends[0], &byte, 1, MSG_PEEK) == 1);
+	check("a look at it", rrecvmsg(ends[0], &message, MSG_PEEK) == 4 && !memcmp(few, "ab", 2) && !memcmp(more, "cd", 2));
+	rsetsockopt(ends[1], SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+	rclose(ends[1]);
+	one = (struct pollfd){ .fd = ends[0], .events = POLLIN };
+	for (tries = 0; tries < PATIENCE / 10 && !(one.revents & POLLERR); tries++, poll(NULL, 0, 10))
+		rpoll(&one, 1, 0);
+	check("more room than there is to read", rreadv(ends[0], list, 2) == 4);
+	check("the reason is still told", rrecv(ends[0], &byte, 1, 0) == -1 && errno == ECONNRESET);
+	check("once", rrecv(ends[0], &byte, 1, 0) == 0);
+	rclose(ends[0]);
+}
+
+static void datagrams_in_pieces(void)
+{
+	struct sockaddr_in to = at("10.66.0.9", 7107), from;
+	int here = rsocket(AF_INET, SOCK_DGRAM, 0), there = rsocket(AF_INET, SOCK_DGRAM, 0);
+	char head[6], body[20];
+	struct iovec list[2] = { { head, sizeof head }, { body, sizeof body } };
+	struct msghdr message = { .msg_name = &from, .msg_namelen = sizeof from, .msg_iov = list, .msg_iovlen = 2 };
+	struct pollfd one = { .fd = here, .events = POLLIN };
+	int round;
+
+	check("a port", rbind(here, (struct sockaddr *)&to, sizeof to) == 0);
+	for (round = 0; round < 3; round++) {
+		check("it is sent", rsendto(there, "headerbody", 10, 0, (struct sockaddr *)&to, sizeof to) == 10);
+		check("it comes", rpoll(&one, 1, PATIENCE) == 1);
+		message.msg_iovlen = round == 1 ? 1 : 2;
+		message.msg_flags = 0;
+		switch (round) {
+		case 0:
+			check("into both pieces", rrecvmsg(here, &message, 0) == 10 && !message.msg_flags);
+			check("one after the other", !memcmp(head, "header", 6) && !memcmp(body, "body", 4));
+			check("from there", from.sin_family == AF_INET && from.sin_addr.s_addr == to.sin_addr.s_addr);
+			break;
+		case 1:
+			check("into one that is too short", rrecvmsg(here, &message, 0) == 6 && message.msg_flags == MSG_TRUNC);
+			break;
+		case 2:
+			check("how long it was", rrecv(here, head, sizeof head, MSG_TRUNC) == 10);
+		}
+		check("no more of it", rrecv(here, body, sizeof body, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+	}
+	rclose(here);
+	rclose(there);
+}
+
 int main(void)
 {
 	sets();
 	datagrams();
 	options();
 	nothing_left();
+	pieces();
+	datagrams_in_pieces();
 	return wrong != 0;
 }

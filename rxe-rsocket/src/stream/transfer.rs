@@ -7,6 +7,7 @@ use crate::{
     link::{Link, Until},
     lock,
     proto::{Phase, Stream},
+    room::Room,
 };
 use std::{
     sync::{MutexGuard, PoisonError, TryLockError, atomic::Ordering},
@@ -126,11 +127,20 @@ impl StreamSocket {
     /// [`SocketError::Cut`] once, if the connection has failed and all data before that was read; [`SocketError::WouldBlock`],
     /// [`SocketError::Interrupted`], [`SocketError::NotConnected`].
     pub fn receive(&self, out: &mut [u8], flags: Flags) -> Result<usize, SocketError> {
+        self.receive_parts(&mut [out], flags)
+    }
+
+    /// The same into several buffers, one after the other (rrecvmsg, rreadv).
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_parts(&self, out: &mut [&mut [u8]], flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).receive_timeout);
         let link = self.connected(until)?;
         let _alone = alone(&self.receiving, until)?;
-        let mut done = 0;
-        while done < out.len() {
+        let mut room = Room::new(out);
+        let total = room.len;
+        while room.len > 0 {
             let stream = link.stream();
             let stream = if stream.unread() > 0 {
                 stream
@@ -138,23 +148,22 @@ impl StreamSocket {
                 drop(stream);
                 match link.wait(until, |stream| stream.unread() > 0 || !stream.can_come()) {
                     Ok(stream) => stream,
-                    Err(_) if done > 0 => break,
+                    Err(_) if room.len < total => break,
                     Err(error) => return Err(error),
                 }
             };
             if stream.unread() == 0 {
                 let phase = stream.phase();
                 drop(stream);
-                if done > 0 {
+                if room.len < total {
                     break;
                 }
                 return self.first_failure(phase).map_or(Ok(0), Err);
             }
-            let ranges = stream.unread_ranges(out.len() - done);
+            let ranges = stream.unread_ranges(room.len);
             drop(stream);
             // No other thread reads, and the peer may not write there.
-            let count = link.copy_out(&ranges, &mut out[done..])?;
-            done += count;
+            let count = link.copy_out(&ranges, &mut room)?;
             if flags.contains(Flags::PEEK) {
                 break;
             }
@@ -166,7 +175,7 @@ impl StreamSocket {
                 break;
             }
         }
-        Ok(done)
+        Ok(total - room.len)
     }
 
     /// Bytes that can be received without waiting (FIONREAD).
