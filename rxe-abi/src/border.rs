@@ -479,13 +479,13 @@ impl AddressOut {
 }
 
 /// Pieces of memory (`struct iovec`) from which a program sends.
-pub(crate) fn pieces(list: &[libc::iovec]) -> smallvec::SmallVec<[&[u8]; 8]> {
+pub(crate) fn pieces(list: &[libc::iovec]) -> Result<smallvec::SmallVec<[&[u8]; 8]>> {
     let piece = |piece: &libc::iovec| List(piece.iov_base.cast_const().cast::<u8>());
-    // SAFETY: the program promises that the pieces can be read, and stay for this call.
-    let bytes = |one: &libc::iovec| unsafe {
+    let bytes = |one: &libc::iovec| {
         let all = piece(one);
-        let elements = all.elements(one.iov_len);
-        slice::from_raw_parts(elements.as_ptr(), elements.len())
+        let elements = all.all(one.iov_len)?;
+        // SAFETY: the program promises that the pieces can be read, and stay for this call.
+        Ok(unsafe { slice::from_raw_parts(elements.as_ptr(), elements.len()) })
     };
     list.iter().map(bytes).collect()
 }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 extern "C-unwind" fn rsend(fd: c_int, data: List<u8>, len: usize, flags: c_int) -> isize {
     waiting_size(|| {
         restarting(&find(fd)?, Name::SendTimeout, |socket| {
-            Ok(socket.send(&[data.elements(len)], None, Flags(flags))?)
+            Ok(socket.send(&[data.all(len)?], None, Flags(flags))?)
         })
     })
 }
@@ -37,7 +37,7 @@ extern "C-unwind" fn rsendto(
     waiting_size(|| {
         let to = to.read()?;
         restarting(&find(fd)?, Name::SendTimeout, |socket| {
-            Ok(socket.send(&[data.elements(len)], to, Flags(flags))?)
+            Ok(socket.send(&[data.all(len)?], to, Flags(flags))?)
         })
     })
 }
@@ -52,8 +52,9 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
         }
         let to = Address::new(message.msg_name.cast_const().cast()).read()?;
         let list = List::new(message.msg_iov.cast_const());
-        let data = pieces(list.elements(message.msg_iovlen));
-        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.send(&data, to, Flags(flags))?))
+        let socket = find(fd)?;
+        let data = pieces(list.all(message.msg_iovlen)?)?;
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, to, Flags(flags))?))
     })
 }
 
@@ -62,8 +63,9 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
 extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
-        let data = pieces(list.elements(count));
-        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
+        let socket = find(fd)?;
+        let data = pieces(list.all(count)?)?;
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
     })
 }
 
@@ -183,7 +185,7 @@ extern "C-unwind" fn riowrite(fd: c_int, data: List<u8>, len: usize, offset: i64
         let socket = find(fd)?;
         let stream = socket.as_stream("mapped buffers")?;
         restarting(&socket, Name::SendTimeout, |_| {
-            Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?)
+            Ok(stream.write_mapped(data.all(len)?, offset as u64, Flags(flags))?)
         })
     })
 }

@@ -260,6 +260,31 @@ static void datagrams_in_pieces(void)
 	rclose(there);
 }
 
+#define FAULTS(call) check(#call, (errno = 0, (call) == -1 && errno == EFAULT))
+
+/* A program that counts what it has sent would go on for ever if nothing were sent without an error. */
+static void nowhere(void)
+{
+	struct iovec bad = { NULL, 10 }, none = { NULL, 0 };
+	struct msghdr message = { .msg_iov = &bad, .msg_iovlen = 1 };
+	int ends[2];
+
+	connected(7108, ends);
+	check("something to receive", rsend(ends[1], "x", 1, 0) == 1);
+	FAULTS(rsend(ends[0], NULL, 10, 0));
+	FAULTS(rwrite(ends[0], NULL, 10));
+	FAULTS(rwritev(ends[0], &bad, 1));
+	FAULTS(rwritev(ends[0], NULL, 1));
+	FAULTS(rsendmsg(ends[0], &message, 0));
+	FAULTS(rrecv(ends[0], NULL, 10, 0));
+	FAULTS(rrecvfrom(ends[0], NULL, 10, 0, NULL, NULL));
+	FAULTS(rreadv(ends[0], &bad, 1));
+	FAULTS(rrecvmsg(ends[0], &message, 0));
+	check("nothing is from anywhere", rsend(ends[0], NULL, 0, 0) == 0 && rwritev(ends[0], &none, 1) == 0);
+	rclose(ends[0]);
+	rclose(ends[1]);
+}
+
 int main(void)
 {
 	sets();
@@ -268,5 +293,6 @@ int main(void)
 	nothing_left();
 	pieces();
 	datagrams_in_pieces();
+	nowhere();
 	return wrong != 0;
 }
