@@ -23,6 +23,7 @@ mod settings;
 mod socket;
 mod stack;
 mod stream;
+mod turn;
 mod waiters;
 
 pub use datagram::DatagramSocket;

@@ -21,7 +21,7 @@ use rxe_verbs::{
 };
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
 };
 use wait::Waiting;
 
@@ -139,8 +139,7 @@ pub(crate) struct Link {
     armed: AtomicBool,
     /// Waiting threads: one of them waits for the event, and the others wait for that thread.
     waiting: Mutex<Waiting>,
-    woken: Condvar,
-    /// Threads that wait for the descriptor.
+    /// Threads that wait for the descriptor, or for that thread.
     pub(crate) waiters: Waiters,
 }
 
@@ -155,7 +154,6 @@ impl Link {
             packing: OnceLock::new(),
             armed: AtomicBool::new(false),
             waiting: Mutex::default(),
-            woken: Condvar::new(),
             waiters: Waiters::default(),
         }
     }

@@ -1,8 +1,8 @@
-//! Threads that wait for the same socket by poll. A change is one event, and one thread takes it. The descriptor is then no
+//! Threads that wait for the same socket. A change is one event, and one thread takes it. The descriptor is then no
 //! longer readable, so poll(2) continues in the other threads. So the thread that takes the event wakes all others, each by a
 //! counter of its own.
 
-use crate::{lock, ready::Ready, socket::Socket};
+use crate::{error::SocketError, link::Until, lock, ready::Ready, socket::Socket};
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
     sync::{Arc, Mutex, MutexGuard},
@@ -12,7 +12,7 @@ use std::{
 /// How long a thread without a counter sleeps at a time.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A waiting thread, for one call. If there is no free descriptor for its counter, the thread checks the socket every
+/// A waiting thread, for one call. It sleeps in `ppoll(2)`, which signals interrupt. If there is no free descriptor for its counter, the thread checks the socket every
 /// [`GLANCE`], because poll(2) would not need a descriptor either.
 #[derive(Debug)]
 pub(crate) struct Waiter(Option<Arc<Ready>>);
@@ -31,6 +31,16 @@ impl Waiter {
     /// How long it may sleep, given the remaining time.
     pub(crate) fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         if self.0.is_some() { left } else { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) }
+    }
+
+    /// Sleeps until it is woken, or the time is over, and forgets that it was woken. May also return before that.
+    ///
+    /// # Errors
+    /// [`SocketError::Interrupted`].
+    pub(crate) fn sleep(&self, until: Until) -> Result<(), SocketError> {
+        let woken = rxe_verbs::wait_for(&mut [self.pollfd()], self.nap(until.left()));
+        self.clear();
+        woken.map(drop).map_err(|_| SocketError::Interrupted)
     }
 
     /// Forgets that it was woken.

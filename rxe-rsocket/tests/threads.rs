@@ -8,6 +8,7 @@ use rxe_rsocket::{
 };
 use rxe_verbs::net::InprocNet;
 use std::{
+    os::unix::thread::JoinHandleExt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -171,6 +172,45 @@ fn the_end_of_receiving_wakes_who_waits() {
     assert_eq!(woken, [true; 2]);
     assert_eq!(waiting.map(|waiting| waiting.join().unwrap()), [0; 2]);
     active.close();
+}
+
+/// Sends a thread signals until it ends.
+fn interrupt<T>(thread: &thread::JoinHandle<T>) -> bool {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, nothing as *const () as libc::sighandler_t) };
+    let start = Instant::now();
+    while !thread.is_finished() && start.elapsed() < PATIENCE {
+        // SAFETY: a thread that was not joined.
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread.is_finished()
+}
+
+/// Whoever waits for the event, or has its turn: the other does not sleep more deeply.
+#[test]
+fn signals_interrupt_who_waits_beside_another() {
+    type Work = fn(&StreamSocket) -> Result<usize, SocketError>;
+    let receive: Work = |socket| socket.receive(&mut [0], Flags::NONE);
+    let send: Work = |socket| socket.send(&[7; 100], Flags::NONE);
+    for (first, second) in [(receive, receive), (send, receive), (receive, send), (send, send)] {
+        let (a, b) = hosts_of(small());
+        let (active, passive) = connect(&a, &b);
+        fill(&active, &passive);
+        let [first, second] = [first, second].map(|work| {
+            let socket = Arc::clone(&active);
+            let waiting = thread::spawn(move || work(&socket));
+            thread::sleep(Duration::from_millis(100));
+            waiting
+        });
+        let told = interrupt(&second);
+        passive.close();
+        active.close();
+        assert!(told, "it still waits");
+        assert!(matches!(second.join().unwrap(), Err(SocketError::Interrupted)));
+        let _ = first.join().unwrap();
+    }
 }
 
 /// What send has returned as sent is before the end.

@@ -1,19 +1,22 @@
 //! Waiting for completions: calls that wait, and threads that wait for the descriptor.
 
 use super::Link;
-use crate::{error::SocketError, lock, proto::Stream, waiters::Waiter};
+use crate::{
+    error::SocketError,
+    lock,
+    proto::Stream,
+    waiters::{Entered, Waiter},
+};
 use rxe_verbs::EventError;
 use std::{
-    sync::{MutexGuard, PoisonError, atomic::Ordering},
+    sync::{MutexGuard, atomic::Ordering},
     time::Instant,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Whether a thread sleeps until the event arrives.
+    /// Whether a thread sleeps until the event arrives. It wakes the others.
     led: bool,
-    /// Number of threads that wait for that thread.
-    followers: u32,
 }
 
 /// Why a wait has ended early.
@@ -34,6 +37,7 @@ impl Link {
         test: impl Fn(&Stream) -> bool,
     ) -> Result<MutexGuard<'_, Stream>, SocketError> {
         let mut stream = self.stream();
+        let mut entered = None;
         loop {
             self.progress(&mut stream);
             if test(&stream) {
@@ -49,7 +53,7 @@ impl Link {
             }
             let seen = stream.turn();
             drop(stream);
-            let woken = self.sleep(until, seen);
+            let woken = self.sleep(until, seen, &mut entered);
             stream = self.stream();
             match woken {
                 Woken::Event => {}
@@ -64,40 +68,31 @@ impl Link {
 
     /// Waits for the event, or for the thread that waits for it. Returns at once if the stream's count of changes is no longer
     /// `seen`.
-    fn sleep(&self, until: Until, seen: u64) -> Woken {
-        let mut waiting = lock(&self.waiting);
+    fn sleep<'a>(&'a self, until: Until, seen: u64, entered: &mut Option<Entered<'a>>) -> Woken {
         loop {
+            let mut waiting = lock(&self.waiting);
             // Another thread may have armed the queue again, and have taken the completion for which this one waits.
             if !self.armed.load(Ordering::Acquire) || self.stream().turn() != seen {
                 return Woken::Event;
             }
             if !waiting.led {
+                waiting.led = true;
                 break;
             }
-            waiting.followers += 1;
-            // Signals do not interrupt this wait, but they may interrupt the thread that waits for the event.
-            let (again, over) = match until.left() {
-                Some(left) => {
-                    let woken =
-                        self.woken.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner);
-                    (woken.0, woken.1.timed_out())
-                }
-                None => (self.woken.wait(waiting).unwrap_or_else(PoisonError::into_inner), false),
-            };
-            waiting = again;
-            waiting.followers -= 1;
-            if over {
+            // It is woken from here on.
+            let entered = entered.get_or_insert_with(|| Entered::new(&self.waiters));
+            drop(waiting);
+            if until.is_over() {
                 return Woken::Time;
             }
+            if entered.waiter.sleep(until).is_err() {
+                return Woken::Signal;
+            }
         }
-        waiting.led = true;
-        drop(waiting);
         let woken = self.lead(until);
-        let mut waiting = lock(&self.waiting);
-        waiting.led = false;
-        if waiting.followers > 0 {
-            self.woken.notify_all();
-        }
+        lock(&self.waiting).led = false;
+        // One of the others has to wait for the event now, or all have to look.
+        self.waiters.wake(entered.as_ref().map(|entered| &entered.waiter));
         woken
     }
 
@@ -112,7 +107,6 @@ impl Link {
             Ok(cq) => {
                 cq.ack_events(1);
                 self.armed.store(false, Ordering::Release);
-                self.waiters.wake(None);
                 Woken::Event
             }
             Err(EventError::Empty) => Woken::Time,

@@ -102,7 +102,7 @@ impl StreamSocket {
     pub fn write_mapped(&self, data: &[u8], offset: u64, flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).send_timeout);
         let link = self.connected(until)?;
-        let _alone = super::transfer::alone(&self.sending, until)?;
+        let _alone = self.sending.take(until)?;
         self.send_maps(link, until).map_err(|error| self.once(error))?;
         let mut done = 0;
         while done < data.len() {

@@ -17,6 +17,7 @@ use crate::{
     ready::Ready,
     settings::Settings,
     stack::Stack,
+    turn::Turn,
     waiters::{Waiter, Waiters},
 };
 use listen::Listening;
@@ -52,9 +53,9 @@ pub struct StreamSocket {
     link: OnceLock<Link>,
     nonblocking: AtomicBool,
     options: Mutex<Options>,
-    /// Held by the thread that sends, and by the thread that receives.
-    sending: Mutex<()>,
-    receiving: Mutex<()>,
+    /// Of the thread that sends, and of the thread that receives.
+    sending: Turn,
+    receiving: Turn,
     maps: Mutex<iomap::Maps>,
 }
 
@@ -128,8 +129,8 @@ impl StreamSocket {
             link: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
             options: Mutex::default(),
-            sending: Mutex::default(),
-            receiving: Mutex::default(),
+            sending: Turn::default(),
+            receiving: Turn::default(),
             maps: Mutex::default(),
         });
         stack.shared().enter(number, Arc::downgrade(&socket));

@@ -10,7 +10,7 @@ use crate::{
     room::Room,
 };
 use std::{
-    sync::{MutexGuard, PoisonError, TryLockError, atomic::Ordering},
+    sync::{MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
@@ -42,7 +42,7 @@ impl StreamSocket {
     pub fn send_parts(&self, data: &[&[u8]], flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).send_timeout);
         let link = self.connected(until)?;
-        let _alone = alone(&self.sending, until)?;
+        let _alone = self.sending.take(until)?;
         self.send_maps(link, until).map_err(|error| self.once(error))?;
         let mut left = Rest::new(data);
         let total = left.len;
@@ -137,7 +137,7 @@ impl StreamSocket {
     pub fn receive_parts(&self, out: &mut [&mut [u8]], flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).receive_timeout);
         let link = self.connected(until)?;
-        let _alone = alone(&self.receiving, until)?;
+        let _alone = self.receiving.take(until)?;
         let mut room = Room::new(out);
         let total = room.len;
         while room.len > 0 {
@@ -186,16 +186,6 @@ impl StreamSocket {
             link.progress(&mut stream);
             stream.unread() as usize
         })
-    }
-}
-
-/// Locks a direction for one thread. Does not wait for the lock if the call must not wait.
-pub(super) fn alone(mutex: &std::sync::Mutex<()>, until: Until) -> Result<MutexGuard<'_, ()>, SocketError> {
-    match mutex.try_lock() {
-        Ok(guard) => Ok(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) if until == Until::Now => Err(SocketError::WouldBlock),
-        Err(TryLockError::WouldBlock) => Ok(mutex.lock().unwrap_or_else(PoisonError::into_inner)),
     }
 }
 
