@@ -42,6 +42,32 @@ enum Thread {
 
 thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread::Safe) };
+    static ASLEEP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread sleeps in one of our functions: then this is a handler of a signal, and the thread holds no locks of ours.
+pub fn is_asleep() -> bool {
+    ASLEEP.get()
+}
+
+/// While this exists, the calling thread counts as asleep, or as awake.
+#[derive(Debug)]
+pub struct Asleep {
+    before: bool,
+}
+
+impl Asleep {
+    /// Sets what it counts as.
+    #[must_use]
+    pub fn set(asleep: bool) -> Self {
+        Self { before: ASLEEP.replace(asleep) }
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        ASLEEP.set(self.before);
+    }
 }
 
 /// The thread cannot be cancelled while this exists.
@@ -111,6 +137,7 @@ pub fn is_cancelled() -> bool {
 fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> c_int {
     let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
+    let _asleep = Asleep::set(true);
     match THREAD.get() {
         Thread::Safe => {
             // SAFETY: `count` descriptors, and a time or null.

@@ -5,16 +5,16 @@ use crate::border::{
     Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, places, waiting_size,
 };
 use core::ffi::c_int;
-use rxe_rsocket::{Flags, IoMapping, Name, Received};
+use rxe_rsocket::{IoMapping, Name, Received};
 use smallvec::SmallVec;
 
 /// rsend(3).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rsend(fd: c_int, data: List<u8>, len: usize, flags: c_int) -> isize {
     waiting_size(|| {
-        restarting(&find(fd)?, Name::SendTimeout, |socket| {
-            Ok(socket.send(&[data.all(len)?], None, Flags(flags))?)
-        })
+        let socket = find(fd)?;
+        let flags = socket.flags(flags);
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&[data.all(len)?], None, flags)?))
     })
 }
 
@@ -36,9 +36,9 @@ extern "C-unwind" fn rsendto(
 ) -> isize {
     waiting_size(|| {
         let to = to.read()?;
-        restarting(&find(fd)?, Name::SendTimeout, |socket| {
-            Ok(socket.send(&[data.all(len)?], to, Flags(flags))?)
-        })
+        let socket = find(fd)?;
+        let flags = socket.flags(flags);
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&[data.all(len)?], to, flags)?))
     })
 }
 
@@ -53,8 +53,9 @@ extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: 
         let to = Address::new(message.msg_name.cast_const().cast()).read()?;
         let list = List::new(message.msg_iov.cast_const());
         let socket = find(fd)?;
+        let flags = socket.flags(flags);
         let data = pieces(list.all(message.msg_iovlen)?)?;
-        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, to, Flags(flags))?))
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, to, flags)?))
     })
 }
 
@@ -64,8 +65,9 @@ extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -
     waiting_size(|| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
         let socket = find(fd)?;
+        let flags = socket.flags(0);
         let data = pieces(list.all(count)?)?;
-        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, None, Flags::NONE)?))
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.send(&data, None, flags)?))
     })
 }
 
@@ -73,8 +75,10 @@ extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rrecv(fd: c_int, mut out: ListMut<u8>, len: usize, flags: c_int) -> isize {
     waiting_size(|| {
-        restarting(&find(fd)?, Name::ReceiveTimeout, |socket| {
-            Ok(socket.receive(&mut [out.all(len)?], Flags(flags))?.count)
+        let socket = find(fd)?;
+        let flags = socket.flags(flags);
+        restarting(&socket, Name::ReceiveTimeout, |socket| {
+            Ok(socket.receive(&mut [out.all(len)?], flags)?.count)
         })
     })
 }
@@ -97,8 +101,9 @@ extern "C-unwind" fn rrecvfrom(
 ) -> isize {
     waiting_size(|| {
         let socket = find(fd)?;
+        let flags = socket.flags(flags);
         let got = restarting(&socket, Name::ReceiveTimeout, |socket| {
-            Ok(socket.receive(&mut [out.all(len)?], Flags(flags))?)
+            Ok(socket.receive(&mut [out.all(len)?], flags)?)
         })?;
         if let Some(source) = got.from.or_else(|| socket.peer_addr().ok()) {
             from.write(from_len, source);
@@ -110,10 +115,11 @@ extern "C-unwind" fn rrecvfrom(
 /// Receives into the pieces of a list.
 fn scatter(fd: c_int, list: &List<libc::iovec>, count: usize, flags: c_int) -> Result<Received> {
     let socket = find(fd)?;
+    let flags = socket.flags(flags);
     let mut places = places(list.all(count)?);
     let out = places.iter_mut().map(|(place, len)| place.all(*len));
     let mut out = out.collect::<Result<SmallVec<[&mut [u8]; 8]>>>()?;
-    restarting(&socket, Name::ReceiveTimeout, |socket| Ok(socket.receive(&mut out, Flags(flags))?))
+    restarting(&socket, Name::ReceiveTimeout, |socket| Ok(socket.receive(&mut out, flags)?))
 }
 
 /// rrecvmsg(3). There are no control messages.
@@ -183,9 +189,9 @@ extern "C" fn riounmap(fd: c_int, buffer: ListMut<u8>, len: usize) -> c_int {
 extern "C-unwind" fn riowrite(fd: c_int, data: List<u8>, len: usize, offset: i64, flags: c_int) -> isize {
     waiting_size(|| {
         let socket = find(fd)?;
-        let stream = socket.as_stream("mapped buffers")?;
+        let (stream, flags) = (socket.as_stream("mapped buffers")?, socket.flags(flags));
         restarting(&socket, Name::SendTimeout, |_| {
-            Ok(stream.write_mapped(data.all(len)?, offset as u64, Flags(flags))?)
+            Ok(stream.write_mapped(data.all(len)?, offset as u64, flags)?)
         })
     })
 }

@@ -1,7 +1,8 @@
 //! The functions of rsocket(7), over rxe-rsocket: sockets by their descriptors. `data.rs` sends and receives, `options.rs` has
-//! options, `wait.rs` waits for several.
+//! options, `wait.rs` waits for several, `inside.rs` is about handlers of signals.
 
 mod data;
+mod inside;
 mod options;
 mod wait;
 
@@ -12,10 +13,12 @@ use crate::{
 };
 use core::{
     ffi::c_int,
+    ops::Deref,
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use rxe_rsocket::{Domain, Name, PollSet, Socket, SocketError, Stack, Value, proto::How};
+use inside::Inside;
+use rxe_rsocket::{Domain, Flags, Name, PollSet, Socket, SocketError, Stack, Value, proto::How};
 use std::{
     collections::HashMap,
     hash::Hash,
@@ -91,9 +94,33 @@ impl Table {
     }
 }
 
+/// A socket that a call uses.
+struct Found {
+    // Dropped first: what ends with the last handle takes locks.
+    socket: Socket,
+    inside: Inside,
+}
+
+impl Found {
+    /// What the program asks for. A handler must not wait for the call that it has interrupted.
+    fn flags(&self, asked: c_int) -> Flags {
+        Flags(if self.inside.nested { asked | libc::MSG_DONTWAIT } else { asked })
+    }
+}
+
+impl Deref for Found {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
 /// The socket of a descriptor.
-fn find(fd: c_int) -> Result<Socket> {
-    table().sockets.get(&fd).ok_or_else(|| SocketError::NoSocket(fd).into())
+fn find(fd: c_int) -> Result<Found> {
+    let inside = Inside::enter()?;
+    let socket = table().sockets.get(&fd).ok_or(SocketError::NoSocket(fd))?;
+    Ok(Found { socket, inside })
 }
 
 /// Makes a call, and repeats it after handlers with SA_RESTART. `timeout` is the option that limits the call's time. If it is set, the
@@ -119,6 +146,7 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => false,
             _ => return Err(UNSUPPORTED),
         };
+        let _inside = Inside::enter()?;
         let stack = table().stack()?;
         let socket = if stream { Socket::stream(&stack, domain)? } else { Socket::datagram(&stack, domain)? };
         socket.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
@@ -148,9 +176,9 @@ extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
     waiting_value(|| {
-        let made = restarting(&find(fd)?, Name::ReceiveTimeout, |socket| {
-            Ok(socket.as_stream("accept")?.accept()?)
-        })?;
+        let socket = find(fd)?;
+        let made =
+            restarting(&socket, Name::ReceiveTimeout, |socket| Ok(socket.as_stream("accept")?.accept()?))?;
         if let Ok(peer) = made.peer_addr() {
             address.write(len, peer);
         }
@@ -163,7 +191,8 @@ extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut li
 extern "C-unwind" fn rconnect(fd: c_int, address: Address, _len: libc::socklen_t) -> c_int {
     waiting_value(|| {
         let peer = given(address.read()?)?;
-        restarting(&find(fd)?, Name::SendTimeout, |socket| Ok(socket.connect(peer)?))?;
+        let socket = find(fd)?;
+        restarting(&socket, Name::SendTimeout, |socket| Ok(socket.connect(peer)?))?;
         Ok(0)
     })
 }
@@ -188,10 +217,11 @@ extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rclose(fd: c_int) -> c_int {
     waiting_value(|| {
+        let _inside = Inside::enter()?;
         if table().sets.remove(&fd).is_some() {
             return Ok(0);
         }
-        let socket = find(fd)?;
+        let socket = table().sockets.get(&fd).ok_or(SocketError::NoSocket(fd))?;
         // As with epoll(7), a descriptor that is closed leaves all sets.
         table().sets.each(|set| {
             set.remove(fd);

@@ -1,6 +1,6 @@
 //! Waiting for several descriptors: rpoll, rselect, and repoll.
 
-use super::{find, table};
+use super::{inside::Inside, table};
 use crate::border::{Errno, INVALID, ListMut, Result, given, value, waiting_value};
 use core::ffi::c_int;
 use rxe_rsocket::{PollSet, poll};
@@ -19,7 +19,8 @@ fn time(milliseconds: c_int) -> Option<Duration> {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rpoll(mut fds: ListMut<libc::pollfd>, count: libc::nfds_t, timeout: c_int) -> c_int {
     waiting_value(|| {
-        let found = poll(fds.elements(count as usize), time(timeout), |fd| find(fd).ok())?;
+        let _inside = Inside::enter()?;
+        let found = poll(fds.elements(count as usize), time(timeout), |fd| table().sockets.get(&fd))?;
         Ok(found as c_int)
     })
 }
@@ -63,7 +64,8 @@ extern "C-unwind" fn rselect(
                 Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
             }
         };
-        poll(&mut fds, timeout, |fd| find(fd).ok())?;
+        let _inside = Inside::enter()?;
+        poll(&mut fds, timeout, |fd| table().sockets.get(&fd))?;
         if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
             return Err(Errno(libc::EBADF));
         }
@@ -92,6 +94,7 @@ extern "C" fn repoll_create(size: c_int) -> c_int {
         if size <= 0 {
             return Err(INVALID);
         }
+        let _inside = Inside::enter()?;
         let set = PollSet::new()?;
         let fd = set.as_fd().as_raw_fd();
         table().sets.insert(fd, Arc::new(set));
@@ -107,8 +110,9 @@ fn set_of(fd: c_int) -> Result<Arc<PollSet>> {
 #[unsafe(no_mangle)]
 extern "C" fn repoll_ctl(set: c_int, action: c_int, fd: c_int, event: Option<&libc::epoll_event>) -> c_int {
     value(|| {
+        let _inside = Inside::enter()?;
         let set = set_of(set)?;
-        let Ok(socket) = find(fd) else {
+        let Some(socket) = table().sockets.get(&fd) else {
             // SAFETY: the numbers come from the program, and the system checks them. The event may be null.
             let done = unsafe {
                 let event = event.map_or(core::ptr::null_mut(), |event| (&raw const *event).cast_mut());
@@ -144,6 +148,7 @@ extern "C-unwind" fn repoll_wait(
         if events.is_null() {
             return Err(Errno(libc::EFAULT));
         }
+        let _inside = Inside::enter()?;
         let found = set_of(set)?.wait(most, time(timeout))?;
         let places = events.elements(found.len());
         for (place, (events, data)) in places.iter_mut().zip(&found) {

@@ -1,5 +1,5 @@
 /* rsockets as a program of C sees them: what closing does to sets of repoll, datagrams of IPv4 at a socket of IPv6, keep-alive,
- * odd arguments, waiting when no descriptor is left, several buffers. Prints what is wrong; exit code 1 then. */
+ * odd arguments, waiting when no descriptor is left, several buffers, calls of signal handlers. Prints what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -285,6 +286,94 @@ static void nowhere(void)
 	rclose(ends[1]);
 }
 
+static volatile sig_atomic_t came, said, odd, over;
+static int spoken_at;
+static pthread_t speaker;
+
+/* POSIX lists send among the functions that a handler may call. It may have interrupted another send. */
+static void speaks(int signal)
+{
+	int before = errno;
+
+	if (rsend(spoken_at, "!", 1, 0) == 1)
+		said++;
+	else if (errno != EAGAIN)
+		odd++;
+	came++;
+	errno = before;
+	(void)signal;
+}
+
+static void *signals(void *arg)
+{
+	(void)arg;
+	while (!over) {
+		pthread_kill(speaker, SIGUSR1);
+		poll(NULL, 0, 1);
+	}
+	return NULL;
+}
+
+static void *hears(void *arg)
+{
+	static char heard[65536];
+
+	while (rrecv(*(int *)arg, heard, sizeof heard, 0) > 0)
+		;
+	return NULL;
+}
+
+static void *answers_once_told(void *arg)
+{
+	while (!said)
+		poll(NULL, 0, 1);
+	over = 1;
+	check("the answer", rsend(*(int *)arg, "x", 1, 0) == 1);
+	return NULL;
+}
+
+static void handlers(void)
+{
+	static char data[100000];
+	struct sigaction action = { .sa_handler = speaks, .sa_flags = SA_RESTART }, had;
+	pthread_t threads[2];
+	int ends[2];
+	char byte;
+
+	connected(7109, ends);
+	spoken_at = ends[0];
+	speaker = pthread_self();
+	sigaction(SIGUSR1, &action, &had);
+	/* Ends the program if it hangs. */
+	alarm(PATIENCE / 1000);
+	check("a thread", pthread_create(&threads[0], NULL, hears, &ends[1]) == 0);
+	check("a thread", pthread_create(&threads[1], NULL, signals, NULL) == 0);
+	while (came < 500)
+		check("it is sent beside them", rsend(ends[0], data, sizeof data, 0) > 0);
+	over = 1;
+	pthread_join(threads[1], NULL);
+	check("nothing odd happens to handlers", !odd);
+	rshutdown(ends[0], SHUT_WR);
+	pthread_join(threads[0], NULL);
+	rclose(ends[0]);
+	rclose(ends[1]);
+
+	/* A thread that sleeps holds nothing: then the handler's call succeeds. */
+	connected(7110, ends);
+	spoken_at = ends[0];
+	over = said = 0;
+	check("a thread", pthread_create(&threads[0], NULL, answers_once_told, &ends[1]) == 0);
+	check("a thread", pthread_create(&threads[1], NULL, signals, NULL) == 0);
+	check("it goes on waiting", rrecv(ends[0], &byte, 1, 0) == 1 && byte == 'x');
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	check("nothing odd happens to handlers", !odd);
+	alarm(0);
+	sigaction(SIGUSR1, &had, NULL);
+	rclose(ends[0]);
+	rclose(ends[1]);
+}
+
 int main(void)
 {
 	sets();
@@ -294,5 +383,6 @@ int main(void)
 	pieces();
 	datagrams_in_pieces();
 	nowhere();
+	handlers();
 	return wrong != 0;
 }
