@@ -158,7 +158,14 @@ impl StreamSocket {
                 if room.len < total {
                     break;
                 }
-                return self.first_failure(phase).map_or(Ok(0), Err);
+                // A look takes nothing, the reason neither.
+                let failure = match phase {
+                    Phase::Failed(failure) if flags.contains(Flags::PEEK) => {
+                        (!lock(&self.options).failure_told).then_some(SocketError::Cut(failure))
+                    }
+                    phase => self.first_failure(phase),
+                };
+                return failure.map_or(Ok(0), Err);
             }
             let ranges = stream.unread_ranges(room.len);
             drop(stream);
