@@ -228,6 +228,38 @@ fn more_than_the_backlog_waits() {
     assert_eq!(late.receive(&mut [0], Flags::NONE).unwrap(), 0);
 }
 
+/// The second process of the test below, because it changes the limit.
+#[test]
+#[ignore = "run by connections_that_nobody_accepts_do_not_use_up_the_descriptors"]
+fn listens_with_few_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (a, b) = hosts();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // Only for the listener: the peers need descriptors, too.
+    setrlimit(Resource::RLIMIT_NOFILE, 60, hard).unwrap();
+    let listener = b.listen(511);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    let peers: Vec<_> = (0..30).map(|_| a.stream()).collect();
+    for peer in &peers {
+        peer.set_nonblocking(true);
+        assert!(matches!(peer.connect(b.at(PORT)), Err(SocketError::InProgress)));
+    }
+    // Who is going to be answered is answered by then.
+    thread::sleep(Duration::from_millis(500));
+    let established = peers.iter().filter(|peer| peer.peer_addr().is_ok()).count();
+    assert!((1..=10).contains(&established), "{established}");
+    for _ in &peers {
+        listener.accept().unwrap();
+    }
+}
+
+#[test]
+fn connections_that_nobody_accepts_do_not_use_up_the_descriptors() {
+    let mut second = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = second.args(["--exact", "listens_with_few_descriptors", "--ignored"]).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
 #[test]
 fn shutdown_of_a_listener_ends_accept() {
     let (a, b) = hosts();

@@ -9,13 +9,16 @@ use crate::{
     proto::Hello,
     stack::{Shared, Watched},
 };
+use nix::sys::resource::{Resource, getrlimit};
 use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind};
 use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
 
 /// Most connections that wait for the program, whatever backlog it asks for.
 const MOST: usize = 4096;
-/// How many connections beyond the backlog may be answered and not yet established.
+/// Most connections beyond the backlog that were answered, but are not established yet.
 const COMING: usize = 16;
+/// Most descriptors of a connection.
+const DESCRIPTORS: u64 = 3;
 
 /// The state of a listener.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Listening {
     channel: EventChannel,
     token: u64,
     backlog: usize,
+    /// How many connections beyond that may be answered and not yet established.
+    beyond: usize,
     /// Connections that were answered, but are not established yet.
     coming: Vec<Arc<StreamSocket>>,
     standing: VecDeque<Arc<StreamSocket>>,
@@ -36,7 +41,7 @@ impl Listening {
     fn is_full(&self) -> bool {
         // Peers that do not finish must not take the place of others.
         let standing = self.standing.len();
-        standing >= self.backlog || standing + self.coming.len() >= self.backlog + COMING
+        standing >= self.backlog || standing + self.coming.len() >= self.backlog + self.beyond
     }
 
     fn take_coming(&mut self, number: usize) -> Option<Arc<StreamSocket>> {
@@ -53,19 +58,27 @@ impl Listening {
     }
 }
 
+/// Most connections that wait for the program. Unlike the system's they have descriptors of the process. They may take a quarter of
+/// these, and those that are not established as many: peers whom nobody accepts, or who do not finish, must not use up all.
+fn most_waiting() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    usize::try_from(limit / 4 / DESCRIPTORS).unwrap_or(MOST).clamp(1, MOST)
+}
+
 impl StreamSocket {
     /// Begins to listen (rlisten). When `backlog` connections wait to be accepted, or some more are being established, further
-    /// requests wait unanswered.
+    /// requests wait unanswered. The backlog is limited by the number of descriptors that the process may have.
     ///
     /// # Errors
     /// [`SocketError::State`], [`SocketError::Cm`].
     pub fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), SocketError> {
         let mut state = self.state();
-        let backlog = backlog.clamp(1, MOST);
+        let most = most_waiting();
+        let (backlog, beyond) = (backlog.clamp(1, most), COMING.min(most));
         match &mut state.phase {
             Stage::New => {}
             Stage::Listening(listening) => {
-                listening.backlog = backlog;
+                (listening.backlog, listening.beyond) = (backlog, beyond);
                 return Ok(());
             }
             other => return Err(SocketError::State { action: "listen", state: other.doing() }),
@@ -80,6 +93,7 @@ impl StreamSocket {
             channel,
             token,
             backlog,
+            beyond,
             coming: Vec::new(),
             standing: VecDeque::new(),
             arrived: 0,
