@@ -216,6 +216,9 @@ fn scatter_elements_may_be_anywhere() {
 #[test]
 fn rsockets_of_a_program_of_c() {
     program_on_ours("rsockets", &[]);
+    // Otherwise the system keeps so few packets for an address that it looks for that no socket is full.
+    let keeps_more = "echo 10000000 > /proc/sys/net/ipv4/neigh/rxe-a/unres_qlen_bytes";
+    program_with("rsockets", &["10.66.1.77"], &format!("{SECOND_INTERFACE} && {keeps_more}"));
 }
 
 /// Connections by TCP keep what the program has set, and its ways to wait know rsockets.

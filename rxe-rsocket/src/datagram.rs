@@ -71,6 +71,7 @@ struct State {
     peer: Option<Peer>,
     inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
+    send_timeout: Option<Duration>,
     closed: bool,
     /// Completions so far.
     turn: u64,
@@ -96,6 +97,7 @@ impl DatagramSocket {
             peer: None,
             inbox: VecDeque::new(),
             receive_timeout: None,
+            send_timeout: None,
             closed: false,
             turn: 0,
         };
@@ -230,20 +232,44 @@ impl DatagramSocket {
         flags: Flags,
     ) -> Result<usize, SocketError> {
         let mut state = self.state();
-        self.name_port(&mut state)?;
-        let to = to.or(state.peer.map(|peer| peer.address)).ok_or(SocketError::NoDestination)?;
-        let destination = self.destination(&mut state, to)?;
-        let Destination { way, av, .. } = destination;
-        let len = state.ways[way].measure(data)?;
-        let Some(qpn) = destination.qpn() else {
-            let sent = self.introduce(&state.ways[way], to, Kind::Data, data);
-            return sent.map(|()| len).map_err(|error| SocketError::system("send by UDP", error));
+        let until = match state.send_timeout {
+            _ if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) => Until::Now,
+            time => Until::within(time),
         };
-        let until =
-            if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) { Until::Now } else { Until::Ever };
-        let mut state = self.wait(state, until, |state| state.ways[way].has_room())?;
-        state.ways[way].send_own(data, UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY, pkey: None })?;
-        Ok(len)
+        loop {
+            self.name_port(&mut state)?;
+            let to = to.or_else(|| state.peer.map(|peer| peer.address)).ok_or(SocketError::NoDestination)?;
+            let destination = self.destination(&mut state, to)?;
+            let Destination { way, av, .. } = destination;
+            let len = state.ways[way].measure(data)?;
+            if let Some(qpn) = destination.qpn() {
+                let mut state = self.wait(state, until, |state| state.ways[way].has_room())?;
+                let dest = UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY, pkey: None };
+                return state.ways[way].send_own(data, dest).map(|()| len);
+            }
+            match self.introduce(&state.ways[way], to, Kind::Data, data) {
+                Ok(()) => return Ok(len),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => drop(state),
+                Err(error) => return Err(SocketError::system("send by UDP", error)),
+            }
+            self.wait_for_udp(until)?;
+            state = self.state();
+        }
+    }
+
+    /// Waits until the UDP socket has room.
+    fn wait_for_udp(&self, until: Until) -> Result<(), SocketError> {
+        let entered = Entered::new(&self.waiters);
+        if self.state().closed {
+            return Err(SocketError::NoSocket(self.as_fd().as_raw_fd()));
+        }
+        if until.is_over() {
+            return Err(SocketError::WouldBlock);
+        }
+        let own = libc::pollfd { fd: self.udp.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        let nap = entered.waiter.nap(until.left());
+        let woken = rxe_verbs::wait_for(&mut [own, entered.waiter.pollfd()], nap);
+        woken.map(drop).map_err(|_| SocketError::Interrupted)
     }
 
     /// Sends the number of our queue pair to a destination, by UDP.
@@ -437,30 +463,6 @@ impl State {
         if self.inbox.len() > before {
             self.hear(before);
         }
-    }
-
-    /// Notes whom the datagrams are from that have arrived behind the first `before`.
-    fn hear(&mut self, before: usize) {
-        let now = Instant::now();
-        for one in self.inbox.range(before..) {
-            if let Some(known) = self.destinations.get_mut(&self.domain.told(one.from))
-                && let Some((qpn, when)) = &mut known.heard
-                && *qpn == one.sender
-            {
-                *when = now;
-            }
-        }
-        if self.inbox.range(before..).any(|one| self.is_stranger(one.from)) {
-            let fresh = self.inbox.split_off(before);
-            let (domain, peer) = (self.domain, self.peer);
-            self.inbox
-                .extend(fresh.into_iter().filter(|one| peer.is_none_or(|peer| peer.is(domain, one.from))));
-        }
-    }
-
-    /// Whether the socket is connected to somebody else.
-    fn is_stranger(&self, from: SocketAddr) -> bool {
-        self.peer.is_some_and(|peer| !peer.is(self.domain, from))
     }
 
     /// Takes the channels' events. Returns whether there was one.

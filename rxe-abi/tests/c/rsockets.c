@@ -374,8 +374,32 @@ static void handlers(void)
 	rclose(ends[1]);
 }
 
-int main(void)
+/* Nobody has this address, and packets to it are kept for seconds: then the system takes no more of them. */
+static void full(const char *address)
 {
+	struct sockaddr_in to = at(address, 7111);
+	int fd = rsocket(AF_INET, SOCK_DGRAM, 0), sent = 0, rounds;
+	struct timeval brief = { .tv_usec = 50000 };
+	static char data[900];
+
+	while (sent < 1000 && rsendto(fd, data, sizeof data, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof to) > 0)
+		sent++;
+	check("the socket is full", sent > 0 && sent < 1000 && errno == EAGAIN);
+	for (rounds = 0; rounds < 10; rounds++)
+		check("room is waited for", rsendto(fd, data, sizeof data, 0, (struct sockaddr *)&to, sizeof to) == sizeof data);
+	check("not for long", rsetsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &brief, sizeof brief) == 0);
+	for (sent = 0; sent < 1000 && rsendto(fd, data, sizeof data, 0, (struct sockaddr *)&to, sizeof to) > 0; sent++)
+		;
+	check("its time is over", sent < 1000 && errno == EAGAIN);
+	rclose(fd);
+}
+
+int main(int count, char **arguments)
+{
+	if (count > 1) {
+		full(arguments[1]);
+		return wrong != 0;
+	}
 	sets();
 	datagrams();
 	options();

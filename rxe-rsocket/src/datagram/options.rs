@@ -22,13 +22,14 @@ impl DatagramSocket {
             Name::ReuseAddress => system(SockRef::from(&self.udp).set_reuse_address(value.flag()?))?,
             Name::V6Only => system(SockRef::from(&self.udp).set_only_v6(value.flag()?))?,
             Name::ReceiveTimeout => state.receive_timeout = value.time()?,
+            Name::SendTimeout => state.send_timeout = value.time()?,
             Name::ReceiveBuffer => state.settings.set_receive_buffer(value.number()?.saturating_mul(2)),
             Name::SendBuffer => state.settings.set_send_buffer(value.number()?.saturating_mul(2)),
             Name::SendQueue => state.settings.set_sends(value.number()?),
             Name::ReceiveQueue => state.settings.set_receives(value.number()?),
             Name::Inline => state.settings.set_inline(value.number()?),
             // These have no effect for datagrams.
-            Name::Linger | Name::SendTimeout | Name::TypeOfService | Name::KeepAlive => {}
+            Name::Linger | Name::TypeOfService | Name::KeepAlive => {}
             _ => return Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
         }
         Ok(())
@@ -53,8 +54,7 @@ impl DatagramSocket {
             Name::ReceiveQueue => number(state.settings.receives.into()),
             Name::Inline => number(state.settings.inline.into()),
             Name::ReceiveTimeout => Ok(Value::Time(state.receive_timeout)),
-            // Sending does not wait.
-            Name::SendTimeout => Ok(Value::Time(None)),
+            Name::SendTimeout => Ok(Value::Time(state.send_timeout)),
             _ => Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
         }
     }

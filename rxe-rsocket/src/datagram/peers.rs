@@ -1,5 +1,6 @@
 //! What a datagram socket knows of others.
 
+use super::State;
 use crate::Domain;
 use rxe_verbs::{AddressVector, Qpn};
 use std::{
@@ -39,5 +40,31 @@ impl Destination {
     /// answers what it gets by UDP.
     pub(super) fn qpn(&self) -> Option<Qpn> {
         self.heard.filter(|(_, when)| when.elapsed() < SILENCE).map(|(qpn, _)| qpn)
+    }
+}
+
+impl State {
+    /// Notes whom the datagrams are from that have arrived behind the first `before`.
+    pub(super) fn hear(&mut self, before: usize) {
+        let now = Instant::now();
+        for one in self.inbox.range(before..) {
+            if let Some(known) = self.destinations.get_mut(&self.domain.told(one.from))
+                && let Some((qpn, when)) = &mut known.heard
+                && *qpn == one.sender
+            {
+                *when = now;
+            }
+        }
+        if self.inbox.range(before..).any(|one| self.is_stranger(one.from)) {
+            let fresh = self.inbox.split_off(before);
+            let (domain, peer) = (self.domain, self.peer);
+            self.inbox
+                .extend(fresh.into_iter().filter(|one| peer.is_none_or(|peer| peer.is(domain, one.from))));
+        }
+    }
+
+    /// Whether the socket is connected to somebody else.
+    pub(super) fn is_stranger(&self, from: SocketAddr) -> bool {
+        self.peer.is_some_and(|peer| !peer.is(self.domain, from))
     }
 }
