@@ -221,12 +221,23 @@ fn rsockets_of_a_program_of_c() {
     program_with("rsockets", &["10.66.1.77"], &format!("{SECOND_INTERFACE} && {keeps_more}"));
 }
 
+/// A program with librspreload, and this in its environment.
+fn preloaded(environment: &str, name: &str) {
+    let [rspreload, dropin] =
+        ["librspreload.so", THEIRS[1]].map(|name| library().with_file_name(name).display().to_string());
+    let tool = format!("env {environment} LD_PRELOAD={rspreload}:{dropin}");
+    program_under(&tool, name, &[], "true");
+}
+
 /// Connections by TCP keep what the program has set, and its ways to wait know rsockets.
 #[test]
 fn programs_that_know_nothing_of_rdma() {
-    let [rspreload, dropin] =
-        ["librspreload.so", THEIRS[1]].map(|name| library().with_file_name(name).display().to_string());
-    program_under(&format!("env LD_PRELOAD={rspreload}:{dropin}"), "preloaded", &[], "true");
+    preloaded("", "preloaded");
+}
+
+#[test]
+fn programs_that_know_nothing_of_rdma_wait() {
+    preloaded("", "preloaded_waits");
 }
 
 #[test]

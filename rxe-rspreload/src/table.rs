@@ -112,9 +112,14 @@ pub(crate) fn is_noted(fd: c_int, what: u8) -> bool {
     notes.is_some_and(|notes| notes.load(Ordering::Relaxed) & what != 0)
 }
 
+/// One more than the highest descriptor that may be an rsocket.
+pub(crate) fn highest() -> usize {
+    HIGHEST.load(Ordering::Acquire)
+}
+
 /// All descriptors that may be rsockets.
 pub(crate) fn all() -> impl Iterator<Item = c_int> {
-    (0..HIGHEST.load(Ordering::Acquire)).map(|fd| fd as c_int)
+    (0..highest()).map(|fd| fd as c_int)
 }
 
 /// The set of repoll for an epoll descriptor.

@@ -5,12 +5,10 @@ use crate::{
     rs, table,
 };
 use core::{ffi::c_int, mem::MaybeUninit, ptr, slice};
-use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
 /// Most descriptors that are handled on the stack.
 const FEW: usize = 128;
-/// Words of an `fd_set`.
-const WORDS: usize = libc::FD_SETSIZE / 64;
 
 /// The kind of a descriptor for rpoll.
 fn inner(fd: c_int) -> c_int {
@@ -18,7 +16,10 @@ fn inner(fd: c_int) -> c_int {
 }
 
 /// Runs `work` with memory for descriptors: on the stack if there are few, otherwise mapped.
-unsafe fn with_room<R>(count: usize, work: impl FnOnce(&mut [MaybeUninit<pollfd>]) -> R) -> Option<R> {
+pub(crate) unsafe fn with_room<R>(
+    count: usize,
+    work: impl FnOnce(&mut [MaybeUninit<pollfd>]) -> R,
+) -> Option<R> {
     if count <= FEW {
         return Some(work(&mut [const { MaybeUninit::uninit() }; FEW][..count]));
     }
@@ -38,7 +39,7 @@ unsafe fn with_room<R>(count: usize, work: impl FnOnce(&mut [MaybeUninit<pollfd>
 
 /// poll(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the program promises so many.
     let list = unsafe { list(fds, count) };
     if !list.iter().any(|fd| table::rsocket(fd.fd).is_some()) {
@@ -79,14 +80,14 @@ unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int,
 }
 
 /// Milliseconds, rounded up; -1 for ever.
-fn milliseconds(time: Option<(i64, i64)>) -> c_int {
+pub(crate) fn milliseconds(time: Option<(i64, i64)>) -> c_int {
     let Some((seconds, nanos)) = time else { return -1 };
     let all = seconds.saturating_mul(1000).saturating_add(nanos.saturating_add(999_999) / 1_000_000);
     c_int::try_from(all.max(0)).unwrap_or(c_int::MAX)
 }
 
 /// Runs `work` with these signals blocked.
-unsafe fn masked(mask: *const sigset_t, work: impl FnOnce() -> c_int) -> c_int {
+pub(crate) unsafe fn masked(mask: *const sigset_t, work: impl FnOnce() -> c_int) -> c_int {
     if mask.is_null() {
         return work();
     }
@@ -131,112 +132,6 @@ unsafe extern "C" fn __ppoll_chk(
 ) -> c_int {
     // SAFETY: as the program called us.
     unsafe { ppoll(fds, count, time, mask) }
-}
-
-/// A set of select(2); null is an empty set.
-unsafe fn words<'a>(set: *mut libc::fd_set) -> Option<&'a mut [u64; WORDS]> {
-    // SAFETY: the program promises a set.
-    unsafe { set.cast::<[u64; WORDS]>().as_mut() }
-}
-
-/// select(2). Sets are `fd_set`s; longer sets of programs must not contain rsockets.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn select(
-    count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    time: *mut timeval,
-) -> c_int {
-    type Set = *mut libc::fd_set;
-    // SAFETY: sets of the program's, and a time or null.
-    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_usec.saturating_mul(1000)));
-    // SAFETY: see above.
-    unsafe { select_within(count, [read, write, except], milliseconds(given)) }.unwrap_or_else(|| {
-        real!(c"select" as fn(c_int, Set, Set, Set, *mut timeval) -> c_int, count, read, write, except, time)
-    })
-}
-
-/// pselect(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
-    count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    time: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    type Set = *mut libc::fd_set;
-    type Time = *const timespec;
-    type Mask = *const sigset_t;
-    // SAFETY: as above.
-    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec));
-    let mut ours = None;
-    // SAFETY: as above.
-    unsafe {
-        masked(mask, || {
-            ours = select_within(count, [read, write, except], milliseconds(given));
-            0
-        });
-    }
-    ours.unwrap_or_else(|| {
-        real!(
-            c"pselect" as fn(c_int, Set, Set, Set, Time, Mask) -> c_int,
-            count,
-            read,
-            write,
-            except,
-            time,
-            mask
-        )
-    })
-}
-
-/// `None` if there are no rsockets among them.
-unsafe fn select_within(count: c_int, sets: [*mut libc::fd_set; 3], timeout: c_int) -> Option<c_int> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= libc::FD_SETSIZE)?;
-    // SAFETY: sets of the program's.
-    let mut sets = sets.map(|set| unsafe { words(set) });
-    let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-    let is_in = |set: &Option<&mut [u64; WORDS]>, fd: usize| {
-        set.as_ref().is_some_and(|words| words[fd / 64] >> (fd % 64) & 1 != 0)
-    };
-    let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE];
-    let (mut used, mut ours) = (0, false);
-    for fd in 0..count {
-        let events =
-            sets.iter().zip(asked).filter(|(set, _)| is_in(set, fd)).fold(0, |all, (_, one)| all | one);
-        if events != 0 {
-            fds[used] = pollfd { fd: fd as c_int, events, revents: 0 };
-            used += 1;
-            ours |= table::rsocket(fd as c_int).is_some();
-        }
-    }
-    if !ours {
-        return None;
-    }
-    // SAFETY: so many are there.
-    let done = unsafe { poll(fds.as_mut_ptr(), used as nfds_t, timeout) };
-    if done < 0 {
-        return Some(done);
-    }
-    if fds[..used].iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        set_errno(libc::EBADF);
-        return Some(-1);
-    }
-    sets.iter_mut().flatten().for_each(|set| set.fill(0));
-    let means = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
-    let mut found = 0;
-    for fd in &fds[..used] {
-        for ((set, asked), means) in sets.iter_mut().zip(asked).zip(means) {
-            if let (Some(set), true) = (set, fd.events & asked != 0 && fd.revents & means != 0) {
-                set[fd.fd as usize / 64] |= 1 << (fd.fd % 64);
-                found += 1;
-            }
-        }
-    }
-    Some(found)
 }
 
 /// The data by which the epoll instance itself is in its set: an address that no program uses.
