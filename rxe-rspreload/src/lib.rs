@@ -4,17 +4,19 @@
 //! `table` stores which descriptors are rsockets. These are duplicates of the rsocket's own descriptor, so that a program may
 //! duplicate and close them. `choice` decides which sockets become rsockets, `calls` has the replaced functions, `fork` handles
 //! programs that fork for each connection, `plain` connections to peers without
-//! rsockets, and `wait` and `select` wait for several descriptors. All other calls go to libc (`real`).
+//! rsockets, and `wait` and `select` wait for several descriptors, under signal masks by `mask`. All other calls go to libc (`real`).
 //!
 //! It must work inside an allocator and in signal handlers, as libc does. So it does not allocate or lock.
 
 mod calls;
 mod choice;
 mod fork;
+mod mask;
 mod plain;
 #[path = "../../rxe-sysfs/src/real.rs"]
 mod real;
 mod rs;
 mod select;
 mod table;
+mod time;
 mod wait;

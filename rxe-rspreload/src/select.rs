@@ -3,14 +3,14 @@
 use crate::{
     calls::{errno, real, set_errno},
     table,
-    wait::{masked, milliseconds, poll, with_room},
+    time::{milliseconds, now},
+    wait::{wait_masked, with_room},
 };
 use core::{
     ffi::{c_int, c_long},
-    mem::MaybeUninit,
-    slice,
+    ptr, slice,
 };
-use libc::{nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{pollfd, sigset_t, timespec, timeval};
 
 type Set = *mut libc::fd_set;
 
@@ -113,25 +113,14 @@ unsafe extern "C" fn select(count: c_int, read: Set, write: Set, except: Set, ti
     let time = unsafe { time.as_mut() };
     let begin = now();
     let given = time.as_ref().map(|time| (time.tv_sec, time.tv_usec.saturating_mul(1000)));
-    // SAFETY: so many are there.
-    let done = sets.wait(|fds| unsafe { poll(fds.as_mut_ptr(), fds.len() as nfds_t, milliseconds(given)) });
+    // SAFETY: no mask.
+    let done = sets.wait(|fds| unsafe { wait_masked(fds, milliseconds(given), ptr::null()) });
     if let Some(time) = time {
         let before = errno();
         (time.tv_sec, time.tv_usec) = left(time, begin);
         set_errno(before);
     }
     done
-}
-
-/// Microseconds by a clock that only goes forward.
-fn now() -> i64 {
-    let mut now = MaybeUninit::<timespec>::zeroed();
-    // SAFETY: a place of ours, for which zeros are valid.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
-    now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000)
 }
 
 /// What is left of a time that has begun then. Linux tells programs, and some go on with it.
@@ -168,8 +157,6 @@ unsafe extern "C" fn pselect(
     };
     // SAFETY: a time or null.
     let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec));
-    // SAFETY: so many are there, and a mask of the program's.
-    sets.wait(|fds| unsafe {
-        masked(mask, || poll(fds.as_mut_ptr(), fds.len() as nfds_t, milliseconds(given)))
-    })
+    // SAFETY: a mask of the program's, or null.
+    sets.wait(|fds| unsafe { wait_masked(fds, milliseconds(given), mask) })
 }

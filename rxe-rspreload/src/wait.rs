@@ -2,7 +2,9 @@
 
 use crate::{
     calls::{real, set_errno},
+    mask::{masked, masked_alone},
     rs, table,
+    time::milliseconds,
 };
 use core::{ffi::c_int, mem::MaybeUninit, ptr, slice};
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
@@ -45,23 +47,41 @@ pub(crate) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     if !list.iter().any(|fd| table::rsocket(fd.fd).is_some()) {
         return real!(c"poll" as fn(*mut pollfd, nfds_t, c_int) -> c_int, fds, count, timeout);
     }
+    wait_for(list, -1, timeout).0
+}
+
+/// Waits for these descriptors, some of which are rsockets, and for one `beside` them. The number of those that are ready, and whether
+/// that one is readable, which is not counted.
+fn wait_for(list: &mut [pollfd], beside: c_int, timeout: c_int) -> (c_int, bool) {
+    let count = list.len() + 1;
     // SAFETY: the memory is used in there only.
     let done = unsafe {
-        with_room(list.len(), |room| {
+        with_room(count, |room| {
             for (place, fd) in room.iter_mut().zip(&*list) {
                 place.write(pollfd { fd: inner(fd.fd), revents: 0, ..*fd });
             }
-            let done = rs::rpoll(room.as_mut_ptr().cast(), count, timeout);
+            room[count - 1].write(pollfd { fd: beside, events: libc::POLLIN, revents: 0 });
+            let done = rs::rpoll(room.as_mut_ptr().cast(), count as nfds_t, timeout);
             for (fd, place) in list.iter_mut().zip(room.iter()) {
                 fd.revents = if done < 0 { 0 } else { place.assume_init_ref().revents };
             }
-            done
+            let is_there = done > 0 && room[count - 1].assume_init_ref().revents != 0;
+            (done - c_int::from(is_there), is_there)
         })
     };
     done.unwrap_or_else(|| {
         set_errno(libc::ENOMEM);
-        -1
+        (-1, false)
     })
+}
+
+/// The same under a mask of the program's, or under none if it is null.
+///
+/// # Safety
+/// The mask is the program's.
+pub(crate) unsafe fn wait_masked(list: &mut [pollfd], timeout: c_int, mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { masked(mask, timeout, |beside, timeout| wait_for(list, beside, timeout)) }
 }
 
 unsafe fn list<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
@@ -77,28 +97,6 @@ unsafe fn list<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, _room: usize) -> c_int {
     // SAFETY: as the program called us.
     unsafe { poll(fds, count, timeout) }
-}
-
-/// Milliseconds, rounded up; -1 for ever.
-pub(crate) fn milliseconds(time: Option<(i64, i64)>) -> c_int {
-    let Some((seconds, nanos)) = time else { return -1 };
-    let all = seconds.saturating_mul(1000).saturating_add(nanos.saturating_add(999_999) / 1_000_000);
-    c_int::try_from(all.max(0)).unwrap_or(c_int::MAX)
-}
-
-/// Runs `work` with these signals blocked.
-pub(crate) unsafe fn masked(mask: *const sigset_t, work: impl FnOnce() -> c_int) -> c_int {
-    if mask.is_null() {
-        return work();
-    }
-    let mut before = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: a set of the program's, and a place of ours, which is filled in then.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
-        let done = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-        done
-    }
 }
 
 /// ppoll(2).
@@ -118,7 +116,7 @@ unsafe extern "C" fn ppoll(
     }
     let timeout = milliseconds(given.map(|time| (time.tv_sec, time.tv_nsec)));
     // SAFETY: as the program called us.
-    unsafe { masked(mask, || poll(fds, count, timeout)) }
+    unsafe { wait_masked(list, timeout, mask) }
 }
 
 /// ppoll(2) of programs that were compiled with buffer checks.
@@ -236,7 +234,7 @@ unsafe extern "C" fn epoll_pwait(
         );
     }
     // SAFETY: as the program called us.
-    unsafe { masked(mask, || epoll_wait(epoll, events, most, timeout)) }
+    unsafe { masked_alone(mask, timeout, |timeout| epoll_wait(epoll, events, most, timeout)) }
 }
 
 /// epoll_pwait2(2).
@@ -264,5 +262,5 @@ unsafe extern "C" fn epoll_pwait2(
     // SAFETY: a time or null.
     let timeout = milliseconds(unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec)));
     // SAFETY: as the program called us.
-    unsafe { masked(mask, || epoll_wait(epoll, events, most, timeout)) }
+    unsafe { masked_alone(mask, timeout, |timeout| epoll_wait(epoll, events, most, timeout)) }
 }

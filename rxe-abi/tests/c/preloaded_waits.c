@@ -1,6 +1,14 @@
 /* A program that knows nothing of RDMA, with librspreload: how it waits for its sockets. Prints what is wrong; exit code 1 then. */
 #include "unaware.h"
 
+static volatile sig_atomic_t came;
+
+static void handler(int number)
+{
+	(void)number;
+	came++;
+}
+
 /* Sets may be as small as the number of descriptors allows. */
 static void sets_are_as_small_as_they_may_be(int fd)
 {
@@ -39,6 +47,68 @@ static void more_numbers_than_a_set_has(int fd, int peer)
 	note("recv", recv(fd, &byte, 1, 0), 1);
 }
 
+static void signal_is_let_through(const char *what, int result, int wanted)
+{
+	if (wanted)
+		refused(what, result, EINTR);
+	else
+		note(what, result, 0);
+	char text[64];
+	snprintf(text, sizeof(text), "handlers run by %s", what);
+	note(text, came, wanted);
+	came = 0;
+}
+
+/* What pselect and its like are for: a signal that comes while it is blocked ends the wait. */
+static void signals_end_waits(int fd)
+{
+	struct sigaction action = { .sa_handler = handler };
+	struct timespec time = { .tv_sec = 2 }, little = { .tv_nsec = 200000000 };
+	struct epoll_event event = { .events = EPOLLIN };
+	struct itimerval soon = { .it_value.tv_usec = 200000 };
+	struct pollfd one = { .fd = fd, .events = POLLIN };
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	sigset_t blocked, before, none;
+	fd_set set;
+
+	sigemptyset(&none);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGUSR1);
+	sigaddset(&blocked, SIGALRM);
+	sigaction(SIGUSR1, &action, NULL);
+	sigaction(SIGALRM, &action, NULL);
+	pthread_sigmask(SIG_BLOCK, &blocked, &before);
+	note("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), 0);
+
+	raise(SIGUSR1);
+	signal_is_let_through("pselect of nothing", pselect(0, NULL, NULL, NULL, &time, &none), 1);
+	raise(SIGUSR1);
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	signal_is_let_through("pselect", pselect(fd + 1, &set, NULL, NULL, &time, &none), 1);
+	raise(SIGUSR1);
+	signal_is_let_through("ppoll", ppoll(&one, 1, &time, &none), 1);
+	raise(SIGUSR1);
+	signal_is_let_through("epoll_pwait", epoll_pwait(epoll, &event, 1, 2000, &none), 1);
+	raise(SIGUSR1);
+	signal_is_let_through("epoll_pwait2", epoll_pwait2(epoll, &event, 1, &time, &none), 1);
+	/* One that comes in the middle. */
+	setitimer(ITIMER_REAL, &soon, NULL);
+	signal_is_let_through("ppoll, later", ppoll(&one, 1, &time, &none), 1);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	signal_is_let_through("epoll_pwait, later", epoll_pwait(epoll, &event, 1, 2000, &none), 1);
+	/* One that the new mask blocks, too. */
+	raise(SIGUSR1);
+	signal_is_let_through("ppoll that blocks it", ppoll(&one, 1, &little, &blocked), 0);
+	signal_is_let_through("epoll_pwait that blocks it", epoll_pwait(epoll, &event, 1, 200, &blocked), 0);
+	/* One that nobody handles is no reason to return. It is still pending from above. */
+	signal(SIGUSR1, SIG_IGN);
+	raise(SIGUSR1);
+	signal_is_let_through("ppoll of an ignored one", ppoll(&one, 1, &little, &none), 0);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	close(epoll);
+}
+
 int main(void)
 {
 	int ends[2];
@@ -47,5 +117,6 @@ int main(void)
 	connect_two(7310, ends);
 	sets_are_as_small_as_they_may_be(ends[0]);
 	more_numbers_than_a_set_has(ends[0], ends[1]);
+	signals_end_waits(ends[0]);
 	return wrong;
 }
