@@ -1,8 +1,10 @@
-//! The functions of libc that create and use sockets. Functions that are variadic in libc always take their optional argument
+//! The functions of libc that create and use sockets; `descriptors` has those for any descriptor. Functions that are variadic in libc always take their optional argument
 //! here: the calling conventions of supported hosts put it in the same place, and libc reads it only if it was given.
 
 use crate::{
-    choice, fork,
+    choice,
+    descriptors::fcntl,
+    fork,
     plain::{become_plain, own_address},
     rs,
     table::{self, Entry},
@@ -302,107 +304,6 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t
             }
             system()
         }
-    }
-}
-
-/// Removes the entry of a descriptor that is closed or replaced.
-fn forget(fd: c_int) {
-    if let Some(set) = table::clear_poll_set(fd) {
-        // SAFETY: ours.
-        unsafe { rs::rclose(set) };
-    }
-    if let Some(rs) = table::clear(fd) {
-        // SAFETY: nobody has it any more.
-        unsafe { rs::rclose(rs) };
-    }
-}
-
-/// close(2). For the last descriptor of an rsocket this waits until all data has arrived.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    forget(fd);
-    // SAFETY: as the program called us.
-    unsafe { real_close(fd) }
-}
-
-/// Closes all sockets at the end of the program. The system does this for TCP, but the data of rsockets is delivered by this
-/// process. A forked process has none of its parent's rsockets.
-extern "C" fn at_exit() {
-    for fd in table::all() {
-        if let Some(rs) = table::clear(fd) {
-            // SAFETY: nobody has it any more.
-            unsafe { rs::rclose(rs) };
-        }
-    }
-}
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = at_exit;
-
-/// dup(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let new = real!(c"dup" as fn(c_int) -> c_int, fd);
-    copy(fd, new)
-}
-
-/// dup2(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
-    // SAFETY: numbers only.
-    replace(fd, new, || unsafe { real_dup2(fd, new) })
-}
-
-/// dup3(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    replace(fd, new, || real!(c"dup3" as fn(c_int, c_int, c_int) -> c_int, fd, new, flags))
-}
-
-fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
-    if fd != new && (table::get(fd).is_some() || table::get(new).is_some()) {
-        // A connection that is not established yet must not be established twice.
-        fork::settled(fd);
-        forget(new);
-        return copy(fd, system());
-    }
-    system()
-}
-
-fn copy(fd: c_int, new: c_int) -> c_int {
-    if let (Some(entry), true) = (table::get(fd), new >= 0) {
-        table::set(new, entry);
-    }
-    new
-}
-
-/// fcntl(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: off_t) -> c_int {
-    let system = || real!(c"fcntl" as fn(c_int, c_int, off_t) -> c_int, fd, command, argument);
-    control(fd, command, argument, system)
-}
-
-/// fcntl(2) by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: off_t) -> c_int {
-    let system = || real!(c"fcntl64" as fn(c_int, c_int, off_t) -> c_int, fd, command, argument);
-    control(fd, command, argument, system)
-}
-
-fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> c_int) -> c_int {
-    match (table::rsocket(fd), command) {
-        (None, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
-        (Some(_), libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
-        // SAFETY: numbers only.
-        (Some(rs), libc::F_GETFL | libc::F_SETFL) => unsafe { rs::rfcntl(rs, command, argument) },
-        // It keeps the flag itself: an rsocket does not survive exec(2).
-        (Some(_), libc::F_SETFD) => {
-            table::note(fd, table::INHERITED, argument as c_int & libc::FD_CLOEXEC == 0);
-            0
-        }
-        _ => system(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! it replaces the functions of libc that create and use sockets.
 //!
 //! `table` stores which descriptors are rsockets. These are duplicates of the rsocket's own descriptor, so that a program may
-//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` has the replaced functions, `fork` handles
+//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` and `descriptors` have the replaced functions, `fork` handles
 //! programs that fork for each connection, `plain` connections to peers without
 //! rsockets, and `wait` and `select` wait for several descriptors, under signal masks by `mask`. All other calls go to libc (`real`).
 //!
@@ -10,6 +10,7 @@
 
 mod calls;
 mod choice;
+mod descriptors;
 mod fork;
 mod mask;
 mod plain;
