@@ -240,6 +240,12 @@ fn programs_that_know_nothing_of_rdma_wait() {
     preloaded("", "preloaded_waits");
 }
 
+/// What they close and copy is theirs, and what their children do is not.
+#[test]
+fn programs_that_know_nothing_of_rdma_close_and_copy() {
+    preloaded("", "preloaded_numbers");
+}
+
 #[test]
 fn frames_come_to_whose_flows_fit() {
     program_on_ours("raw", &[]);

@@ -2,10 +2,15 @@
 
 use crate::{
     calls::{real, real_close, real_dup2},
-    fork, rs, table,
+    fork, process, rs, table,
 };
 use core::ffi::c_int;
 use libc::off_t;
+
+/// Whether a call for this descriptor changes the table.
+fn is_ours(fd: c_int) -> bool {
+    table::is_known(fd) && !process::is_borrowed()
+}
 
 /// Removes the entry of a descriptor that is closed or replaced.
 fn forget(fd: c_int) {
@@ -22,7 +27,9 @@ fn forget(fd: c_int) {
 /// close(2). For the last descriptor of an rsocket this waits until all data has arrived.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    forget(fd);
+    if is_ours(fd) {
+        forget(fd);
+    }
     // SAFETY: as the program called us.
     unsafe { real_close(fd) }
 }
@@ -30,6 +37,9 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// Closes all sockets at the end of the program. The system does this for TCP, but the data of rsockets is delivered by this
 /// process. A forked process has none of its parent's rsockets.
 extern "C" fn at_exit() {
+    if process::is_borrowed() {
+        return;
+    }
     for fd in table::all() {
         if let Some(rs) = table::clear(fd) {
             // SAFETY: nobody has it any more.
@@ -63,7 +73,7 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
-    if fd != new && (table::get(fd).is_some() || table::get(new).is_some()) {
+    if fd != new && (is_ours(fd) || is_ours(new)) {
         // A connection that is not established yet must not be established twice.
         fork::settled(fd);
         forget(new);
@@ -73,7 +83,7 @@ fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
 }
 
 fn copy(fd: c_int, new: c_int) -> c_int {
-    if let (Some(entry), true) = (table::get(fd), new >= 0) {
+    if let (Some(entry), true) = (table::get(fd), new >= 0 && is_ours(fd)) {
         table::set(new, entry);
     }
     new
@@ -94,6 +104,9 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: off_t) -> c_in
 }
 
 fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> c_int) -> c_int {
+    if !is_ours(fd) {
+        return system();
+    }
     match (table::rsocket(fd), command) {
         (None, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
         (Some(_), libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),

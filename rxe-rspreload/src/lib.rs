@@ -2,9 +2,10 @@
 //! it replaces the functions of libc that create and use sockets.
 //!
 //! `table` stores which descriptors are rsockets. These are duplicates of the rsocket's own descriptor, so that a program may
-//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` and `descriptors` have the replaced functions, `fork` handles
-//! programs that fork for each connection, `plain` connections to peers without
-//! rsockets, and `wait` and `select` wait for several descriptors, under signal masks by `mask`. All other calls go to libc (`real`).
+//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` and `descriptors` have the replaced
+//! functions, `fork` handles programs that fork for each connection, `process` children that share our memory, `plain`
+//! connections to peers without rsockets, and `wait` and `select` wait for several descriptors, under signal masks by `mask`.
+//! All other calls go to libc (`real`).
 //!
 //! It must work inside an allocator and in signal handlers, as libc does. So it does not allocate or lock.
 
@@ -14,6 +15,7 @@ mod descriptors;
 mod fork;
 mod mask;
 mod plain;
+mod process;
 #[path = "../../rxe-sysfs/src/real.rs"]
 mod real;
 mod rs;

@@ -62,6 +62,11 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     }
 }
 
+/// Whether there is anything about a descriptor.
+pub(crate) fn is_known(fd: c_int) -> bool {
+    get(fd).is_some() || poll_set(fd).is_some()
+}
+
 /// Sets the kind of a descriptor. False if its number is too large.
 pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     let (Some(place), number) = (usize::try_from(fd).ok().and_then(|fd| ENTRIES.get(fd)), number(entry))

@@ -1,0 +1,60 @@
+/* A program that knows nothing of RDMA, with librspreload: what the numbers of its descriptors mean while it closes and copies them, by
+ * itself and in children. Prints what is wrong; exit code 1 then. */
+#include "unaware.h"
+#include <linux/close_range.h>
+#include <sys/resource.h>
+
+static char byte;
+
+/* From one end to the other. */
+static void still_works(const char *what, int from, int to)
+{
+	note(what, send(from, "y", 1, MSG_NOSIGNAL | MSG_DONTWAIT), 1);
+	note("its other end", recv(to, &byte, 1, wrong ? MSG_DONTWAIT : 0), 1);
+}
+
+/* A child of vfork(2) has its own descriptors, but not its own memory. */
+static void children_of_vfork(void)
+{
+	int ends[2], pipes[2], at = 60;
+	pid_t child;
+
+	connect_two(7320, ends);
+	note("pipe", pipe(pipes), 0);
+	note("dup2", dup2(pipes[1], at), at);
+	child = vfork();
+	if (child == 0) {
+		int copy = dup(ends[0]);
+		dup2(ends[0], at);
+		fcntl(ends[0], F_SETFD, 0);
+		close(copy);
+		close(ends[0]);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	still_works("send after a child of vfork", ends[0], ends[1]);
+	note("write to what a child has replaced", write(at, "x", 1), 1);
+	note("it comes by the pipe", fcntl(pipes[0], F_SETFL, O_NONBLOCK), 0);
+	note("it has come", read(pipes[0], &byte, 1), 1);
+	child = fork();
+	if (child == 0) {
+		close(ends[0]);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	still_works("send after a child of fork", ends[0], ends[1]);
+	close(at);
+	close(pipes[0]);
+	close(pipes[1]);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IONBF, 0);
+	signal(SIGPIPE, SIG_IGN);
+	alarm(120);
+	children_of_vfork();
+	return wrong;
+}
