@@ -1,7 +1,7 @@
 //! The functions of libc that close and copy descriptors.
 
 use crate::{
-    calls::{real, real_close, real_dup2},
+    calls::{real, real_close, real_dup2, set_errno},
     fork, process, rs, table,
 };
 use core::ffi::c_int;
@@ -73,18 +73,32 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
-    if fd != new && (is_ours(fd) || is_ours(new)) {
-        // A connection that is not established yet must not be established twice.
-        fork::settled(fd);
-        forget(new);
-        return copy(fd, system());
+    if fd == new || !(is_ours(fd) || is_ours(new)) {
+        return system();
     }
-    system()
+    // A connection that is not established yet must not be established twice.
+    fork::settled(fd);
+    if table::get(fd).is_some() && !table::has_room(new) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    // What was there is forgotten only then: it stays if this fails. Its number is not free meanwhile.
+    let made = system();
+    if made >= 0 {
+        forget(made);
+    }
+    copy(fd, made)
 }
 
+/// Copies the entry to a duplicate. If there can be none, the duplicate is closed, since it would be no socket.
 fn copy(fd: c_int, new: c_int) -> c_int {
-    if let (Some(entry), true) = (table::get(fd), new >= 0 && is_ours(fd)) {
-        table::set(new, entry);
+    if let (Some(entry), true) = (table::get(fd), new >= 0 && is_ours(fd))
+        && !table::set(new, entry)
+    {
+        // SAFETY: ours.
+        unsafe { real_close(new) };
+        set_errno(libc::EMFILE);
+        return -1;
     }
     new
 }
@@ -108,8 +122,13 @@ fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> 
         return system();
     }
     match (table::rsocket(fd), command) {
-        (None, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
-        (Some(_), libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
+        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+            if !table::has_room(argument as c_int) && table::get(fd).is_some() =>
+        {
+            set_errno(libc::EINVAL);
+            -1
+        }
+        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
         // SAFETY: numbers only.
         (Some(rs), libc::F_GETFL | libc::F_SETFL) => unsafe { rs::rfcntl(rs, command, argument) },
         // It keeps the flag itself: an rsocket does not survive exec(2).

@@ -67,6 +67,11 @@ pub(crate) fn is_known(fd: c_int) -> bool {
     get(fd).is_some() || poll_set(fd).is_some()
 }
 
+/// Whether a descriptor of this number can be an rsocket. Numbers that are none count, because the system refuses them.
+pub(crate) fn has_room(fd: c_int) -> bool {
+    usize::try_from(fd).is_ok_and(|fd| fd < MOST) || fd < 0
+}
+
 /// Sets the kind of a descriptor. False if its number is too large.
 pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     let (Some(place), number) = (usize::try_from(fd).ok().and_then(|fd| ENTRIES.get(fd)), number(entry))

@@ -50,11 +50,40 @@ static void children_of_vfork(void)
 	close(ends[1]);
 }
 
+/* Calls that fail change nothing. */
+static void duplicates_that_fail(void)
+{
+	struct rlimit limit;
+	int ends[2];
+
+	connect_two(7350, ends);
+	refused("dup2 of no descriptor", dup2(999, ends[0]), EBADF);
+	refused("dup3 of no descriptor", dup3(999, ends[0], O_CLOEXEC), EBADF);
+	refused("dup3 of itself", dup3(ends[0], ends[0], O_CLOEXEC), EINVAL);
+	still_works("send after dup2 that failed", ends[0], ends[1]);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	/* Without the library these may work, if the limit is so high; here no such number is ever a socket's. */
+	refused("F_DUPFD of a large number", fcntl(ends[0], F_DUPFD, 70000), EINVAL);
+	refused("dup2 to a large number", dup2(ends[0], 70000), EBADF);
+	still_works("send after duplicates that failed", ends[0], ends[1]);
+	/* dup2 over a socket closes it. */
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	note("dup2 over a socket", dup2(null, ends[0]), ends[0]);
+	note("write to what is there now", write(ends[0], "xyz", 3), 3);
+	note("the end", recv(ends[1], &byte, 1, 0), 0);
+	close(null);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	alarm(120);
 	children_of_vfork();
+	duplicates_that_fail();
 	return wrong;
 }
