@@ -2,7 +2,7 @@
 
 use crate::{
     calls::{real, real_close, real_dup2, set_errno},
-    fork, process, rs, table,
+    epoll, fork, process, rs, table,
 };
 use core::ffi::c_int;
 use libc::off_t;
@@ -14,6 +14,7 @@ fn is_ours(fd: c_int) -> bool {
 
 /// Removes the entry of a descriptor that is closed or replaced.
 fn forget(fd: c_int) {
+    table::note(fd, table::EPOLL, false);
     if let Some(set) = table::clear_poll_set(fd) {
         // SAFETY: ours.
         unsafe { rs::rclose(set) };
@@ -90,9 +91,13 @@ fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
     copy(fd, made)
 }
 
-/// Copies the entry to a duplicate. If there can be none, the duplicate is closed, since it would be no socket.
+/// Copies what is known of a descriptor to a duplicate. If there can be none, the duplicate is closed, since it would be no socket.
 fn copy(fd: c_int, new: c_int) -> c_int {
-    if let (Some(entry), true) = (table::get(fd), new >= 0 && is_ours(fd))
+    if new < 0 || !is_ours(fd) {
+        return new;
+    }
+    epoll::copy(fd, new);
+    if let Some(entry) = table::get(fd)
         && !table::set(new, entry)
     {
         // SAFETY: ours.

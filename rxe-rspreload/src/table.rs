@@ -16,15 +16,19 @@ static ENTRIES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// Duplicates of an rsocket's descriptor, by that descriptor.
 static USERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
-/// Sets of repoll, by the epoll descriptor that has rsockets, plus one.
+/// Sets of repoll, by the epoll descriptor that has rsockets, plus one. Duplicates have the same, which are counted in `USERS`, too.
 static SETS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// Threads that wait by the system, by the epoll descriptor.
+static WAITING: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 
-/// What the program has asked for a descriptor of an rsocket, in case that it becomes an ordinary socket.
+/// What the program has asked for a descriptor: of an rsocket, in case that it becomes an ordinary socket.
 static NOTES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 /// It is to survive exec(2).
 pub(crate) const INHERITED: u8 = 1;
 /// It is bound to an address.
 pub(crate) const BOUND: u8 = 2;
+/// It is no rsocket, but an epoll instance.
+pub(crate) const EPOLL: u8 = 4;
 
 /// The kind of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +68,7 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
 
 /// Whether there is anything about a descriptor.
 pub(crate) fn is_known(fd: c_int) -> bool {
-    get(fd).is_some() || poll_set(fd).is_some()
+    get(fd).is_some() || poll_set(fd).is_some() || is_noted(fd, EPOLL)
 }
 
 /// Whether a descriptor of this number can be an rsocket. Numbers that are none count, because the system refuses them.
@@ -134,19 +138,64 @@ pub(crate) fn all() -> impl Iterator<Item = c_int> {
 
 /// The set of repoll for an epoll descriptor.
 pub(crate) fn poll_set(epoll: c_int) -> Option<c_int> {
-    let set = SETS.get(usize::try_from(epoll).ok()?)?.load(Ordering::Acquire);
+    // In one order with `WAITING`: either a thread that begins to wait sees the set, or who has entered it sees the thread.
+    let set = place(&SETS, epoll)?.load(Ordering::SeqCst);
     set.checked_sub(1).map(|set| set as c_int)
 }
 
 /// Stores a set. If another thread has stored one meanwhile, returns that one.
 pub(crate) fn enter_poll_set(epoll: c_int, set: c_int) -> Result<(), Option<c_int>> {
-    let place = usize::try_from(epoll).ok().and_then(|epoll| SETS.get(epoll)).ok_or(None)?;
-    let entered = place.compare_exchange(0, set as u32 + 1, Ordering::AcqRel, Ordering::Acquire);
-    entered.map(drop).map_err(|other| Some(other as c_int - 1))
+    let (place, users) = place(&SETS, epoll).zip(place(&USERS, set)).ok_or(None)?;
+    let entered = place.compare_exchange(0, set as u32 + 1, Ordering::SeqCst, Ordering::SeqCst);
+    entered.map_err(|other| Some(other as c_int - 1))?;
+    users.fetch_add(1, Ordering::AcqRel);
+    HIGHEST.fetch_max(epoll as usize + 1, Ordering::AcqRel);
+    Ok(())
 }
 
-/// Removes a set.
+/// Gives a duplicate of an epoll descriptor the same set, if there is one.
+pub(crate) fn copy_poll_set(epoll: c_int, new: c_int) {
+    if let Some(set) = poll_set(epoll)
+        && let Some((place, users)) = place(&SETS, new).zip(place(&USERS, set))
+    {
+        users.fetch_add(1, Ordering::AcqRel);
+        place.store(set as u32 + 1, Ordering::SeqCst);
+        HIGHEST.fetch_max(new as usize + 1, Ordering::AcqRel);
+    }
+}
+
+/// Removes a set. If this was the last descriptor that has it, returns the set, which is to be closed then.
 pub(crate) fn clear_poll_set(epoll: c_int) -> Option<c_int> {
-    let set = SETS.get(usize::try_from(epoll).ok()?)?.swap(0, Ordering::AcqRel);
-    set.checked_sub(1).map(|set| set as c_int)
+    let set = place(&SETS, epoll)?.swap(0, Ordering::SeqCst).checked_sub(1)? as c_int;
+    (place(&USERS, set)?.fetch_sub(1, Ordering::AcqRel) == 1).then_some(set)
+}
+
+fn place(places: &'static [AtomicU32; MOST], fd: c_int) -> Option<&'static AtomicU32> {
+    places.get(usize::try_from(fd).ok()?)
+}
+
+/// Whether a thread waits by the system for an epoll descriptor.
+pub(crate) fn is_waited_for(epoll: c_int) -> bool {
+    place(&WAITING, epoll).is_some_and(|waiting| waiting.load(Ordering::SeqCst) != 0)
+}
+
+/// A thread that waits by the system for an epoll descriptor, until this is dropped.
+pub(crate) struct Waiting(Option<&'static AtomicU32>);
+
+impl Waiting {
+    pub(crate) fn begin(epoll: c_int) -> Self {
+        let waiting = place(&WAITING, epoll);
+        if let Some(waiting) = waiting {
+            waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.0 {
+            waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use crate::{
     calls::{real, set_errno},
-    mask::{masked, masked_alone},
+    mask::masked,
     rs, table,
     time::milliseconds,
 };
 use core::{ffi::c_int, mem::MaybeUninit, ptr, slice};
-use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 /// Most descriptors that are handled on the stack.
 const FEW: usize = 128;
@@ -130,137 +130,4 @@ unsafe extern "C" fn __ppoll_chk(
 ) -> c_int {
     // SAFETY: as the program called us.
     unsafe { ppoll(fds, count, time, mask) }
-}
-
-/// The data by which the epoll instance itself is in its set: an address that no program uses.
-static ITSELF: u8 = 0;
-
-fn itself() -> u64 {
-    (&raw const ITSELF).addr() as u64
-}
-
-/// The set for an epoll instance. It is created if there is none, and contains the instance itself, for descriptors that are
-/// not rsockets.
-fn set_for(epoll: c_int) -> Option<c_int> {
-    if let Some(set) = table::poll_set(epoll) {
-        return Some(set);
-    }
-    // SAFETY: numbers, and an event of ours.
-    unsafe {
-        let set = rs::repoll_create(1);
-        if set < 0 {
-            return None;
-        }
-        let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: itself() };
-        let added = rs::repoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, &raw mut event);
-        match table::enter_poll_set(epoll, set) {
-            Ok(()) if added == 0 => Some(set),
-            Ok(()) => {
-                table::clear_poll_set(epoll);
-                rs::rclose(set);
-                None
-            }
-            Err(other) => {
-                rs::rclose(set);
-                other
-            }
-        }
-    }
-}
-
-/// epoll_ctl(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(epoll: c_int, action: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let Some(rs) = table::rsocket(fd) else {
-        type Event = *mut epoll_event;
-        return real!(c"epoll_ctl" as fn(c_int, c_int, c_int, Event) -> c_int, epoll, action, fd, event);
-    };
-    match set_for(epoll) {
-        // SAFETY: as the program called us.
-        Some(set) => unsafe { rs::repoll_ctl(set, action, rs, event) },
-        None => {
-            set_errno(libc::ENOMEM);
-            -1
-        }
-    }
-}
-
-/// epoll_wait(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
-    epoll: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: c_int,
-) -> c_int {
-    type Events = *mut epoll_event;
-    let system = |events: Events, most: c_int, timeout: c_int| {
-        real!(c"epoll_wait" as fn(c_int, Events, c_int, c_int) -> c_int, epoll, events, most, timeout)
-    };
-    let Some(set) = table::poll_set(epoll) else { return system(events, most, timeout) };
-    // SAFETY: as the program called us.
-    let found = unsafe { rs::repoll_wait(set, events, most, timeout) };
-    let Ok(count) = usize::try_from(found) else { return found };
-    // SAFETY: so many were written.
-    let list = unsafe { slice::from_raw_parts_mut(events, count) };
-    let Some(place) = list.iter().position(|event| event.u64 == itself()) else { return found };
-    // The event of the instance is replaced by the events that it has.
-    list.swap(place, count - 1);
-    let rest = events.wrapping_add(count - 1);
-    let others = system(rest, most - (count as c_int - 1), 0);
-    count as c_int - 1 + others.max(0)
-}
-
-/// epoll_pwait(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
-    epoll: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    if table::poll_set(epoll).is_none() {
-        type Events = *mut epoll_event;
-        type Mask = *const sigset_t;
-        type Result = c_int;
-        return real!(
-            c"epoll_pwait" as fn(c_int, Events, c_int, c_int, Mask) -> Result,
-            epoll,
-            events,
-            most,
-            timeout,
-            mask
-        );
-    }
-    // SAFETY: as the program called us.
-    unsafe { masked_alone(mask, timeout, |timeout| epoll_wait(epoll, events, most, timeout)) }
-}
-
-/// epoll_pwait2(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
-    epoll: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    time: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    if table::poll_set(epoll).is_none() {
-        type Events = *mut epoll_event;
-        type Time = *const timespec;
-        type Mask = *const sigset_t;
-        return real!(
-            c"epoll_pwait2" as fn(c_int, Events, c_int, Time, Mask) -> c_int,
-            epoll,
-            events,
-            most,
-            time,
-            mask
-        );
-    }
-    // SAFETY: a time or null.
-    let timeout = milliseconds(unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec)));
-    // SAFETY: as the program called us.
-    unsafe { masked_alone(mask, timeout, |timeout| epoll_wait(epoll, events, most, timeout)) }
 }

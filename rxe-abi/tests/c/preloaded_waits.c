@@ -109,6 +109,91 @@ static void signals_end_waits(int fd)
 	close(epoll);
 }
 
+static int shared_epoll;
+static struct epoll_event shared_event;
+
+static void *wait_in_a_thread(void *unused)
+{
+	(void)unused;
+	return (void *)(long)epoll_wait(shared_epoll, &shared_event, 1, 8000);
+}
+
+/* Threads that wait already see a socket that is added to their set. */
+static void sockets_are_added_late(int fd, int peer)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	pthread_t threads[2];
+	void *result;
+	char byte;
+	int ends[2];
+
+	note("pipe", pipe(ends), 0);
+	shared_epoll = epoll_create1(EPOLL_CLOEXEC);
+	note("epoll_ctl of a pipe", epoll_ctl(shared_epoll, EPOLL_CTL_ADD, ends[0], &event), 0);
+	for (int at = 0; at < 2; at++)
+		pthread_create(&threads[at], NULL, wait_in_a_thread, NULL);
+	usleep(300000);
+	event.data.u64 = 9;
+	note("epoll_ctl", epoll_ctl(shared_epoll, EPOLL_CTL_ADD, fd, &event), 0);
+	note("send", send(peer, "x", 1, 0), 1);
+	for (int at = 0; at < 2; at++) {
+		pthread_join(threads[at], &result);
+		note("epoll_wait that began before", (long)result, 1);
+	}
+	note("whose event", shared_event.data.u64, 9);
+	/* The pipe's events come, too, and nothing else does. */
+	note("recv", recv(fd, &byte, 1, 0), 1);
+	note("epoll_wait of nothing", epoll_wait(shared_epoll, &event, 1, 0), 0);
+	event.data.u64 = 7;
+	note("EPOLL_CTL_MOD", epoll_ctl(shared_epoll, EPOLL_CTL_MOD, ends[0], &event), 0);
+	note("write", write(ends[1], "x", 1), 1);
+	note("epoll_wait of the pipe", epoll_wait(shared_epoll, &event, 1, 1000), 1);
+	note("whose event", event.data.u64, 7);
+	close(shared_epoll);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* A duplicate of an epoll descriptor is the same instance, made before its first socket or after. */
+static void sets_have_duplicates(int fd, int peer)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 5 };
+	int first = epoll_create1(EPOLL_CLOEXEC), early = dup(first), late, closed;
+	char byte;
+
+	note("epoll_ctl of a duplicate", epoll_ctl(early, EPOLL_CTL_ADD, fd, &event), 0);
+	late = fcntl(first, F_DUPFD_CLOEXEC, 0);
+	closed = dup(first);
+	close(closed);
+	note("send", send(peer, "x", 1, 0), 1);
+	for (int at = 0; at < 3; at++) {
+		int one[] = { first, early, late };
+		event.data.u64 = 0;
+		note("epoll_wait of a duplicate", epoll_wait(one[at], &event, 1, 2000), 1);
+		note("its event", event.data.u64, 5);
+	}
+	refused("EPOLL_CTL_ADD again", epoll_ctl(late, EPOLL_CTL_ADD, fd, &event), EEXIST);
+	close(first);
+	note("epoll_wait after a duplicate is closed", epoll_wait(early, &event, 1, 2000), 1);
+	close(early);
+	close(late);
+	note("recv", recv(fd, &byte, 1, 0), 1);
+}
+
+static void no_epoll(int fd)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int ends[2], epoll = epoll_create1(EPOLL_CLOEXEC);
+
+	note("pipe", pipe(ends), 0);
+	refused("epoll_ctl of no descriptor", epoll_ctl(999, EPOLL_CTL_ADD, fd, &event), EBADF);
+	refused("epoll_ctl of a pipe", epoll_ctl(ends[0], EPOLL_CTL_ADD, fd, &event), EINVAL);
+	refused("EPOLL_CTL_MOD of what is not in it", epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event), ENOENT);
+	close(ends[0]);
+	close(ends[1]);
+	close(epoll);
+}
+
 int main(void)
 {
 	int ends[2];
@@ -118,5 +203,8 @@ int main(void)
 	sets_are_as_small_as_they_may_be(ends[0]);
 	more_numbers_than_a_set_has(ends[0], ends[1]);
 	signals_end_waits(ends[0]);
+	sockets_are_added_late(ends[0], ends[1]);
+	sets_have_duplicates(ends[0], ends[1]);
+	no_epoll(ends[0]);
 	return wrong;
 }
