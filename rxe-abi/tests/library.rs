@@ -246,6 +246,12 @@ fn programs_that_know_nothing_of_rdma_close_and_copy() {
     preloaded("", "preloaded_numbers");
 }
 
+/// Connections that become rsockets at their first use are used by several threads at once.
+#[test]
+fn programs_that_know_nothing_of_rdma_fork_and_have_threads() {
+    preloaded("RDMAV_FORK_SAFE=1", "preloaded_forks");
+}
+
 #[test]
 fn frames_come_to_whose_flows_fit() {
     program_on_ours("raw", &[]);

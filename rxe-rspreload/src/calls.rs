@@ -289,7 +289,7 @@ unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut sockle
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let system = || real!(c"connect" as fn(c_int, *const sockaddr, socklen_t) -> c_int, fd, address, len);
     match table::get(fd) {
-        None | Some(Entry::Listener | Entry::Active | Entry::Passive) => system(),
+        None | Some(Entry::Listener | Entry::Active | Entry::Passive | Entry::Settling) => system(),
         Some(Entry::Fresh) => {
             table::set(fd, Entry::Active);
             system()

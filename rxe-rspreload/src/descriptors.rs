@@ -56,6 +56,7 @@ static AT_EXIT: extern "C" fn() = at_exit;
 /// dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    fork::other_has_settled(fd);
     let new = real!(c"dup" as fn(c_int) -> c_int, fd);
     copy(fd, new)
 }
@@ -133,7 +134,10 @@ fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> 
             set_errno(libc::EINVAL);
             -1
         }
-        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => copy(fd, system()),
+        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+            fork::other_has_settled(fd);
+            copy(fd, system())
+        }
         // SAFETY: numbers only.
         (Some(rs), libc::F_GETFL | libc::F_SETFL) => unsafe { rs::rfcntl(rs, command, argument) },
         // It keeps the flag itself: an rsocket does not survive exec(2).

@@ -57,25 +57,63 @@ pub(crate) fn is_wanted(kind: c_int) -> bool {
 /// The rsocket of a descriptor that is about to be used. A TCP socket that waits becomes an rsocket here. `None` for
 /// descriptors of libc.
 pub(crate) fn settled(fd: c_int) -> Option<c_int> {
-    match table::get(fd)? {
-        Entry::Rsocket(rs) => Some(rs),
-        Entry::Fresh | Entry::Listener => None,
-        state => {
-            let before = errno();
-            // SAFETY: numbers, and memory of ours.
-            let made = unsafe { if state == Entry::Active { connect_again(fd) } else { accept_again(fd) } };
-            set_errno(before);
-            // This is tried only once, with any result.
-            table::clear(fd);
-            let rs = made?;
-            // SAFETY: both are ours.
-            if unsafe { calls::real_dup2(rs, fd) } != fd || !table::set(fd, Entry::Rsocket(rs)) {
-                // SAFETY: ours.
-                unsafe { rs::rclose(rs) };
-                return None;
-            }
-            Some(rs)
+    loop {
+        match other_has_settled(fd)? {
+            Entry::Rsocket(rs) => return Some(rs),
+            Entry::Fresh | Entry::Listener => return None,
+            // One thread does it; the others wait until it has.
+            state if table::change(fd, state, Some(Entry::Settling)) => return settle(fd, state),
+            _ => {}
         }
+    }
+}
+
+/// The kind of a descriptor, when no other thread has it become an rsocket any more.
+pub(crate) fn other_has_settled(fd: c_int) -> Option<Entry> {
+    loop {
+        match table::get(fd)? {
+            Entry::Settling => {
+                let before = errno();
+                // SAFETY: a number only.
+                unsafe { libc::usleep(1000) };
+                set_errno(before);
+            }
+            entry => return Some(entry),
+        }
+    }
+}
+
+/// This is tried only once, with any result.
+fn settle(fd: c_int, state: Entry) -> Option<c_int> {
+    let before = errno();
+    // SAFETY: numbers, and memory of ours.
+    let made = unsafe { if state == Entry::Active { connect_again(fd) } else { accept_again(fd) } };
+    set_errno(before);
+    let Some(rs) = made else {
+        table::change(fd, Entry::Settling, None);
+        return None;
+    };
+    // It may have been closed meanwhile.
+    if !table::change(fd, Entry::Settling, Some(Entry::Rsocket(rs))) {
+        // SAFETY: ours.
+        unsafe { rs::rclose(rs) };
+        return None;
+    }
+    // SAFETY: both are ours.
+    if unsafe { calls::real_dup2(rs, fd) } != fd {
+        if table::clear(fd).is_some() {
+            // SAFETY: ours.
+            unsafe { rs::rclose(rs) };
+        }
+        return None;
+    }
+    Some(rs)
+}
+
+/// In a child of fork(2), the threads that had connections become rsockets are not there: these stay the parent's.
+pub(crate) fn forget_others() {
+    for fd in table::all() {
+        table::change(fd, Entry::Settling, None);
     }
 }
 

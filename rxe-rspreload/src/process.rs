@@ -1,6 +1,7 @@
 //! Whose memory this is. A child of vfork(2), or of clone(2) with CLONE_VM, has its own descriptors but its parent's memory, where the
 //! table is: what it does to its descriptors must not change the table.
 
+use crate::fork;
 use core::{
     ffi::c_int,
     sync::atomic::{AtomicI32, Ordering},
@@ -24,6 +25,7 @@ pub(crate) fn is_borrowed() -> bool {
 extern "C" fn begin() {
     extern "C" fn child() {
         PROCESS.store(current(), Ordering::Relaxed);
+        fork::forget_others();
     }
     // SAFETY: a function that is always there: this library is never unloaded.
     if unsafe { libc::pthread_atfork(None, None, Some(child)) } == 0 {

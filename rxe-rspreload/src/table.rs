@@ -12,7 +12,7 @@ use core::{
 pub(crate) const MOST: usize = 65536;
 
 static ENTRIES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-/// One more than the highest descriptor that was ever an rsocket.
+/// One more than the highest descriptor that was ever in the table.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// Duplicates of an rsocket's descriptor, by that descriptor.
 static USERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
@@ -43,10 +43,12 @@ pub(crate) enum Entry {
     Active,
     /// Accepted by this side, which decides when it becomes an rsocket.
     Passive,
+    /// A thread has it become an rsocket now.
+    Settling,
 }
 
 const RSOCKET: u64 = 1 << 32;
-const STATES: [Entry; 4] = [Entry::Fresh, Entry::Listener, Entry::Active, Entry::Passive];
+const STATES: [Entry; 5] = [Entry::Fresh, Entry::Listener, Entry::Active, Entry::Passive, Entry::Settling];
 
 /// The kind of a descriptor; `None` if it is one of libc.
 pub(crate) fn get(fd: c_int) -> Option<Entry> {
@@ -85,10 +87,29 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     if let Entry::Rsocket(rs) = entry {
         let Some(users) = usize::try_from(rs).ok().and_then(|rs| USERS.get(rs)) else { return false };
         users.fetch_add(1, Ordering::AcqRel);
-        HIGHEST.fetch_max(fd as usize + 1, Ordering::AcqRel);
     }
+    HIGHEST.fetch_max(fd as usize + 1, Ordering::AcqRel);
     place.store(number, Ordering::Release);
     true
+}
+
+/// Changes the kind of a descriptor, to none if `to` is `None`. False if it is no longer what it was, or its number is too large.
+pub(crate) fn change(fd: c_int, from: Entry, to: Option<Entry>) -> bool {
+    let Some(place) = usize::try_from(fd).ok().and_then(|fd| ENTRIES.get(fd)) else { return false };
+    let users = match to {
+        Some(Entry::Rsocket(rs)) => usize::try_from(rs).ok().and_then(|rs| USERS.get(rs)),
+        _ => None,
+    };
+    // Before another thread can see it, and close it.
+    if let Some(users) = users {
+        users.fetch_add(1, Ordering::AcqRel);
+    }
+    let to = to.map_or(0, number);
+    let done = place.compare_exchange(number(from), to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if let (Some(users), false) = (users, done) {
+        users.fetch_sub(1, Ordering::AcqRel);
+    }
+    done
 }
 
 fn number(entry: Entry) -> u64 {
@@ -126,12 +147,12 @@ pub(crate) fn is_noted(fd: c_int, what: u8) -> bool {
     notes.is_some_and(|notes| notes.load(Ordering::Relaxed) & what != 0)
 }
 
-/// One more than the highest descriptor that may be an rsocket.
+/// One more than the highest descriptor that may be in the table.
 pub(crate) fn highest() -> usize {
     HIGHEST.load(Ordering::Acquire)
 }
 
-/// All descriptors that may be rsockets.
+/// All descriptors that may be in the table.
 pub(crate) fn all() -> impl Iterator<Item = c_int> {
     (0..highest()).map(|fd| fd as c_int)
 }
