@@ -3,7 +3,7 @@
 
 use crate::{
     choice,
-    descriptors::fcntl,
+    descriptors::{fcntl, is_new},
     fork,
     plain::{become_plain, own_address},
     rs,
@@ -150,6 +150,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
 pub(crate) fn show(rs: c_int) -> c_int {
     // SAFETY: numbers only.
     let fd = unsafe { real_fcntl(rs, libc::F_DUPFD_CLOEXEC, 0) };
+    is_new(fd);
     if fd < 0 || !table::set(fd, Entry::Rsocket(rs)) {
         let why = if fd < 0 { errno() } else { libc::EMFILE };
         // SAFETY: both are ours.
@@ -215,10 +216,13 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     // SAFETY: numbers only, here and below.
     let system = || unsafe { real_socket(domain, kind, protocol) };
     if !choice::is_wanted(domain, kind, protocol) {
-        return system();
+        let fd = system();
+        is_new(fd);
+        return fd;
     }
     if fork::is_wanted(kind) {
         let fd = system();
+        is_new(fd);
         table::set(fd, Entry::Fresh);
         return fd;
     }
@@ -226,7 +230,9 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     let rs = unsafe { rs::rsocket(domain, kind, protocol) };
     if rs < 0 {
         // An rsocket cannot be created, an ordinary socket is.
-        return system();
+        let fd = system();
+        is_new(fd);
+        return fd;
     }
     let fd = show(rs);
     table::note(fd, table::INHERITED, kind & libc::SOCK_CLOEXEC == 0);
@@ -260,6 +266,7 @@ unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen
         entry => {
             type Type = *mut sockaddr;
             let made = real!(c"accept" as fn(c_int, Type, *mut socklen_t) -> c_int, fd, address, len);
+            is_new(made);
             if made >= 0 && entry == Some(Entry::Listener) {
                 table::set(made, Entry::Passive);
             }

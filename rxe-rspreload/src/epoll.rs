@@ -3,6 +3,7 @@
 
 use crate::{
     calls::{errno, real, real_close, set_errno},
+    descriptors::is_new,
     mask::masked_alone,
     rs, table,
     time::{Until, milliseconds},
@@ -47,6 +48,7 @@ unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 }
 
 fn noted(epoll: c_int) -> c_int {
+    is_new(epoll);
     table::note(epoll, table::EPOLL, true);
     epoll
 }

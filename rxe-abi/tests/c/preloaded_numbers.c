@@ -50,6 +50,55 @@ static void children_of_vfork(void)
 	close(ends[1]);
 }
 
+/* The number of a closed socket is used by a file. */
+static void numbers_are_used_again(int way)
+{
+	const char *ways[] = { "close_range", "closefrom", "fclose" };
+	int ends[2], file = -1;
+	char text[8] = "";
+
+	connect_two(7330 + way, ends);
+	/* Above those of the drop-in, because closefrom takes all that are. */
+	int fd = fcntl(ends[0], F_DUPFD_CLOEXEC, 1000);
+	if (way == 0)
+		note(ways[way], close_range(fd, fd, 0), 0);
+	else if (way == 1)
+		closefrom(fd);
+	else
+		note(ways[way], fclose(fdopen(fd, "r")), 0);
+	file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+	note("a file", syscall(SYS_dup2, file, fd), fd);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	note(ways[way], read(fd, text, 7), 7);
+	note("the text of the file", strncmp(text, "preload", 7), 0);
+	syscall(SYS_close, fd);
+	close(file);
+	still_works("the first descriptor of the socket", ends[0], ends[1]);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* A number that was closed past the library and comes back is that of what it is now. */
+static void the_system_gives_a_number(void)
+{
+	int ends[2], pipes[2];
+
+	connect_two(7340, ends);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	fcntl(ends[1], F_SETFL, O_NONBLOCK);
+	/* It is the lowest that is free. */
+	while (open("/dev/null", O_RDONLY | O_CLOEXEC) < ends[0])
+		;
+	syscall(SYS_close, ends[0]);
+	note("socketpair", socketpair(AF_UNIX, SOCK_STREAM, 0, pipes), 0);
+	note("its number", pipes[0], ends[0]);
+	note("write", write(pipes[0], "x", 1), 1);
+	note("read", read(pipes[1], &byte, 1), 1);
+	close(pipes[0]);
+	close(pipes[1]);
+	close(ends[1]);
+}
+
 /* Calls that fail change nothing. */
 static void duplicates_that_fail(void)
 {
@@ -85,5 +134,8 @@ int main(void)
 	alarm(120);
 	children_of_vfork();
 	duplicates_that_fail();
+	for (int way = 0; way < 3; way++)
+		numbers_are_used_again(way);
+	the_system_gives_a_number();
 	return wrong;
 }
