@@ -2,7 +2,7 @@
 //! it replaces the functions of libc that create and use sockets.
 //!
 //! `table` stores which descriptors are rsockets. These are duplicates of the rsocket's own descriptor, so that a program may
-//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` and `descriptors` have the replaced
+//! duplicate and close them. `choice` decides which sockets become rsockets, `calls`, `messages` and `descriptors` have the replaced
 //! functions, `fork` handles programs that fork for each connection, `process` children that share our memory, `plain`
 //! connections to peers without rsockets, and `wait`, `select` and `epoll` wait for several descriptors, under signal masks by
 //! `mask`. All other calls go to libc (`real`).
@@ -15,6 +15,7 @@ mod descriptors;
 mod epoll;
 mod fork;
 mod mask;
+mod messages;
 mod plain;
 mod process;
 #[path = "../../rxe-sysfs/src/real.rs"]

@@ -127,6 +127,72 @@ static void duplicates_that_fail(void)
 	close(ends[1]);
 }
 
+/* sendmmsg(2) and recvmmsg(2), of a connection and of datagrams. */
+static void several_messages(int from, int to, int is_stream)
+{
+	char out[3][4] = { "abc", "def", "ghi" }, in[3][4] = { "", "", "" };
+	struct iovec out_parts[3], in_parts[3];
+	struct mmsghdr sent[3], got[3];
+	struct timespec time = { .tv_sec = 1000 };
+	int count = 0;
+
+	memset(sent, 0, sizeof(sent));
+	memset(got, 0, sizeof(got));
+	for (int at = 0; at < 3; at++) {
+		out_parts[at] = (struct iovec){ out[at], 3 };
+		in_parts[at] = (struct iovec){ in[at], 3 };
+		sent[at].msg_hdr = (struct msghdr){ .msg_iov = &out_parts[at], .msg_iovlen = 1 };
+		got[at].msg_hdr = (struct msghdr){ .msg_iov = &in_parts[at], .msg_iovlen = 1 };
+	}
+	note("sendmmsg", sendmmsg(from, sent, 3, 0), 3);
+	note("msg_len", sent[2].msg_len, 3);
+	if (wrong)
+		return;
+	struct pollfd one = { .fd = to, .events = POLLIN };
+	note("poll", poll(&one, 1, 5000), 1);
+	/* However many there are yet. */
+	while (count < 3) {
+		int more = recvmmsg(to, got + count, 3 - count, MSG_WAITFORONE, &time);
+		if (more <= 0) {
+			note("recvmmsg", more, 1);
+			return;
+		}
+		count += more;
+	}
+	note("msg_len", got[2].msg_len, 3);
+	note("the data", memcmp(in, out, sizeof(in)), 0);
+	note("the time that is left is less", time.tv_sec < 1000, 1);
+	refused("recvmmsg of nothing", recvmmsg(to, got, 3, MSG_DONTWAIT, NULL), EAGAIN);
+	note("sendmmsg of one", sendmmsg(from, sent, 1, 0), 1);
+	note("recvmmsg of one", recvmmsg(to, got, 1, 0, NULL), 1);
+	if (is_stream) {
+		/* What has arrived before a failure counts. */
+		note("send", send(from, "abc", 3, 0), 3);
+		note("poll", poll(&one, 1, 5000), 1);
+		note("recvmmsg with less than is asked for", recvmmsg(to, got, 3, MSG_DONTWAIT, NULL), 1);
+	}
+	refused("recvmmsg of a bad time", recvmmsg(to, got, 3, 0, &(struct timespec){ .tv_nsec = -1 }), EINVAL);
+}
+
+static void messages(void)
+{
+	struct sockaddr_in place = { .sin_family = AF_INET, .sin_port = htons(7360) };
+	int ends[2];
+
+	connect_two(7360, ends);
+	several_messages(ends[0], ends[1], 1);
+	close(ends[0]);
+	close(ends[1]);
+	inet_pton(AF_INET, "10.66.0.9", &place.sin_addr);
+	ends[0] = socket(AF_INET, SOCK_DGRAM, 0);
+	ends[1] = socket(AF_INET, SOCK_DGRAM, 0);
+	note("bind", bind(ends[1], (struct sockaddr *)&place, sizeof(place)), 0);
+	note("connect", connect(ends[0], (struct sockaddr *)&place, sizeof(place)), 0);
+	several_messages(ends[0], ends[1], 0);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -137,5 +203,6 @@ int main(void)
 	for (int way = 0; way < 3; way++)
 		numbers_are_used_again(way);
 	the_system_gives_a_number();
+	messages();
 	return wrong;
 }
