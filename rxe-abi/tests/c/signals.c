@@ -17,7 +17,7 @@
 #define SIGNALS 5
 
 static int wrong;
-static volatile sig_atomic_t came, over, once, returned;
+static volatile sig_atomic_t came, over, once, returned, ends_early;
 static struct ibv_context *context;
 static struct ibv_comp_channel *completions;
 static struct ibv_cq *cq;
@@ -156,7 +156,7 @@ static void *make(void *arg)
 	const struct waiter *waiter = arg;
 
 	/* A wait that should end does so without an event. If it does not, the event ends it after some seconds. */
-	for (int n = 0; once ? !returned && n < 5000 : came < SIGNALS; n++)
+	for (int n = 0; ends_early ? !returned && n < 5000 : came < SIGNALS; n++)
 		usleep(1000);
 	over = 1;
 	waiter->make();
@@ -172,6 +172,7 @@ static void play(const struct waiter *waiter, int flags)
 	int result, error;
 
 	came = over = returned = 0;
+	ends_early = !(flags & SA_RESTART);
 	state(IBV_QPS_RESET);
 	state(IBV_QPS_INIT);
 	sigemptyset(&alarms);
