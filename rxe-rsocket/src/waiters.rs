@@ -12,8 +12,8 @@ use std::{
 /// How long a thread without a counter sleeps at a time.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A waiting thread, for one call. It sleeps in `ppoll(2)`, which signals interrupt. If there is no free descriptor for its counter, the thread checks the socket every
-/// [`GLANCE`], because poll(2) would not need a descriptor either.
+/// A waiting thread, for one call. It sleeps in `ppoll(2)`, which signals interrupt. If there is no free descriptor for its
+/// counter, the thread checks the socket every [`GLANCE`], because poll(2) would not need a descriptor either.
 #[derive(Debug)]
 pub(crate) struct Waiter(Option<Arc<Ready>>);
 

@@ -1,5 +1,6 @@
-//! The functions of libc that create and use sockets; `descriptors` has those for any descriptor. Functions that are variadic in libc always take their optional argument
-//! here: the calling conventions of supported hosts put it in the same place, and libc reads it only if it was given.
+//! The functions of libc that create and use sockets; `descriptors` has those for any descriptor. Functions that are variadic in
+//! libc always take their optional argument here: the calling conventions of supported hosts put it in the same place, and libc
+//! reads it only if it was given.
 
 use crate::{
     choice,

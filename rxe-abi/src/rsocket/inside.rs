@@ -1,6 +1,6 @@
 //! Calls by handlers of signals. POSIX lists send, recv, read and write among the functions that a handler may call. Ours take locks,
-//! which the interrupted thread may hold. To block signals while they are held costs two system
-//! calls, a seventh of the time of a small message.
+//! which the interrupted thread may hold. To block signals while they are held would take two system calls, a seventh of a small
+//! message's time.
 
 use crate::border::{Errno, Result};
 use core::cell::Cell;

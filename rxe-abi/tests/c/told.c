@@ -89,6 +89,16 @@ static void nothing_else(const struct rdma_cm_event *event)
 	note("what else it says", !!memcmp(&event->param.conn, &none, sizeof(none)), 0);
 }
 
+/* An event of that id which says nothing but its kind. */
+static void told(const char *what, enum rdma_cm_event_type kind, const struct rdma_cm_id *whose)
+{
+	struct rdma_cm_event *event = expect(kind);
+
+	note(what, event->id == whose, 1);
+	nothing_else(event);
+	acknowledged(event);
+}
+
 static void says(const struct rdma_cm_event *event, const char *data)
 {
 	const struct rdma_conn_param *param = &event->param.conn;
@@ -158,21 +168,12 @@ static void connections(int with_pairs, uint32_t number)
 		timeouts(id);
 		CALL(rdma_establish(id), 0);
 	}
-	event = expect(RDMA_CM_EVENT_ESTABLISHED);
-	note("then the other", event->id == request, 1);
-	nothing_else(event);
-	acknowledged(event);
+	told("then the other", RDMA_CM_EVENT_ESTABLISHED, request);
 
 	CALL(rdma_disconnect(id), 0);
-	event = expect(RDMA_CM_EVENT_DISCONNECTED);
-	note("who is left", event->id == request, 1);
-	nothing_else(event);
-	acknowledged(event);
+	told("who is left", RDMA_CM_EVENT_DISCONNECTED, request);
 	CALL(rdma_disconnect(request), 0);
-	event = expect(RDMA_CM_EVENT_DISCONNECTED);
-	note("who has left", event->id == id, 1);
-	nothing_else(event);
-	acknowledged(event);
+	told("who has left", RDMA_CM_EVENT_DISCONNECTED, id);
 	rdma_destroy_qp(id);
 	rdma_destroy_qp(request);
 	CALL(rdma_destroy_id(request), 0);

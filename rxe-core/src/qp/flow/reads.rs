@@ -176,7 +176,7 @@ impl ReadBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Instant;
+    use crate::{num::Psn, qp::flow::Window, time::Instant};
 
     const ALONE: Spot =
         Spot { begins: true, ends: false, in_turn: false, spent: 0, waiting: 0, awaited: false };
@@ -224,5 +224,21 @@ mod tests {
         assert_eq!(grant(&reads, &holding, wanted(9000)), None);
         holding.came(&mut reads, 4096);
         assert_eq!(grant(&reads, &holding, wanted(9000)), Some(4096));
+    }
+
+    /// What has lapsed and comes all the same was not lost. When all is answered, its queue pair counts as any other again.
+    #[test]
+    fn late_responses_do_not_make_the_patience_short_again() {
+        let (mut reads, mut window) = (ReadBudget::new(64_000), Window::new(64_000, 64_000));
+        let (mut holding, now) = (Holding::default(), Instant::ZERO);
+        holding.asked(&mut reads, now, 4096);
+        holding.lapse(&mut reads);
+        reads.lapses = 1;
+        holding.heard(&mut reads, now);
+        assert_eq!(reads.patience(), 2 * PATIENCE);
+        holding.acknowledged(&mut window, now, Psn::new(1), true);
+        holding.asked(&mut reads, now, 4096);
+        holding.heard(&mut reads, now);
+        assert_eq!(reads.patience(), PATIENCE);
     }
 }
