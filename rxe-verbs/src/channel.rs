@@ -307,12 +307,14 @@ impl CompChannel {
         self.look_out(event, reach)
     }
 
-    /// Takes turns until the sockets are empty, for a program that arrivals have woken. `event` is one that was found before.
+    /// Takes turns until the sockets are empty, for a program that arrivals have woken. In the middle of a message it looks for the next
+    /// packets a moment longer, because they come sooner than the program could sleep and be woken. `event` is one that was found before.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         let stack = &self.0.stack;
         stack.lookout.promise.kept();
         let looker = Looker::new(&self.0);
         let mut again = true;
+        let mut look = stack.wait.look();
         for turn in 0..MOST_TURNS {
             // The first turn sends what earlier calls have left. Acknowledgements of what arrives now may wait for the answers.
             let answers = turn > 0 && (event.is_some() || stack.lookout.is_on_the_way());
@@ -322,13 +324,16 @@ impl CompChannel {
             // may wait for this processor.
             let received = if moved.missed { stack.attend(reach) } else { moved.received };
             event = event.or_else(|| self.0.pop());
-            if !received {
-                again = moved.owes;
+            again = received || moved.owes;
+            let has_events = event.is_some() || stack.lookout.is_on_the_way();
+            if received {
+                if event.is_some() && turn >= FEW_TURNS {
+                    break;
+                }
+            } else if has_events || !moved.amid || !look.goes_on(|_| false) {
                 break;
             }
-            if event.is_some() && turn >= FEW_TURNS {
-                break;
-            }
+            look.looked(received);
         }
         // Only now: dropping the looker makes the descriptor unreadable if no event is left. If another thread has made it
         // readable meanwhile because its messages wait, it has to be readable again.

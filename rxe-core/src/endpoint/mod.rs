@@ -87,6 +87,8 @@ struct Shared {
     places: Places,
     lanes: Lanes,
     lane_stats: [TrafficStats; LANES],
+    /// See [`Endpoint::is_amid`].
+    amid: bool,
 }
 
 /// The local address to which a queue pair's counters belong.
@@ -141,6 +143,7 @@ impl Endpoint {
                 places: Places::default(),
                 lanes: Lanes::default(),
                 lane_stats: Default::default(),
+                amid: false,
                 config,
             },
         }
@@ -274,6 +277,13 @@ impl Endpoint {
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.shared.events.is_empty()
+    }
+
+    /// Whether the packet that was handled last left something in the middle: its message goes on, or its queue pair waits for answers
+    /// to more requests. The next packet is then likely to come soon.
+    #[must_use]
+    pub const fn is_amid(&self) -> bool {
+        self.shared.amid
     }
 
     /// The next packet that belongs to another slot of the host, if the configuration wants them kept.

@@ -195,6 +195,7 @@ impl Shared {
         if !qp.has_sent_all() {
             self.make_ready(qp);
         }
+        self.amid = !packet.info.position.is_end() || qp.has_unanswered();
         // If the queue pair refused a request, it is in the error state now and has nothing in flight any more.
         self.settle_failure(qp);
         if !packet.info.is_request() {

@@ -5,11 +5,12 @@ use rxe_core::{
     num::Psn,
     qp::{Mtu, PostError, QpState},
     testing::{
-        ConnectOptions, PairConfig,
+        ConnectOptions, LinkConfig, PairConfig,
         connect::{RECV_CQ, SEND_CQ},
     },
     work::{AsyncEvent, Payload, RecvWr, SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus},
 };
+use std::time::Duration;
 
 fn sizes(mtu: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> = (0..10).collect();
@@ -209,4 +210,31 @@ fn communication_established() {
     let sges = [bench.sge(1, 0, 1)];
     let refused = bench.pair.post_send(1, qpns[1], &SendWr::new(1, SendOp::Send, &sges));
     assert_eq!(refused, Err(PostError::State(QpState::Rtr)));
+}
+
+/// While a message is under way, each side knows when a packet arrives that more will follow.
+#[test]
+fn who_is_in_the_middle_of_a_message_knows_it() {
+    let link = LinkConfig { rate: 1_000_000_000, ..LinkConfig::default() };
+    let config = PairConfig { name: "amid", links: [link; 2], ..PairConfig::default() };
+    let mut bench = Bench::with(config, ConnectOptions::default());
+    let remote = bench.remote(1, 0);
+    for (op, size, expected) in [
+        (SendOp::Write(remote), BUFFER as u32, [true, true]),
+        // A target of READs waits for nothing but the next request.
+        (SendOp::Read(remote), BUFFER as u32, [true, false]),
+        (SendOp::Send, 64, [false, false]),
+    ] {
+        bench.recv(1, 1, 0, 64);
+        bench.send(0, 2, op, 0, size);
+        let mut amid = [false; 2];
+        while bench.sent(0).is_empty() {
+            assert!(bench.pair.step(bench.pair.now + Duration::from_secs(1)), "{op:?} goes on");
+            for (side, amid) in amid.iter_mut().enumerate() {
+                *amid |= bench.pair.sides[side].endpoint.is_amid();
+            }
+        }
+        assert_eq!(amid, expected, "{op:?} of {size}");
+        assert!(bench.pair.sides.iter().all(|side| !side.endpoint.is_amid()), "{op:?} is over");
+    }
 }

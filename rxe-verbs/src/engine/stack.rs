@@ -386,6 +386,7 @@ impl Stack {
             let turn = shard.progress(who, polls);
             all.busy |= turn.busy;
             all.received |= turn.received;
+            all.amid |= turn.amid;
             all.owes |= turn.owes;
             all.missed |= turn.missed;
         });

@@ -110,6 +110,8 @@ pub(crate) struct Turn {
     pub(crate) told: bool,
     /// Something had arrived. If not, every socket was seen empty.
     pub(crate) received: bool,
+    /// The last packet that arrived left a message in the middle ([`Endpoint::is_amid`]).
+    pub(crate) amid: bool,
     /// Acknowledgements wait for the answers of a program that has events to take.
     pub(crate) owes: bool,
     /// There was no turn, because another thread had the lock (or this is a forked child). Nothing is known of the sockets.
@@ -174,7 +176,8 @@ impl State {
             sent = self.transmit(now, view, who.acks(owes));
             told |= self.hand_out(view);
         }
-        Turn { busy: received || sent + late > 0, received, told, owes, ..self.rest() }
+        let amid = self.endpoint.is_amid();
+        Turn { busy: received || sent + late > 0, received, told, amid, owes, ..self.rest() }
     }
 
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
