@@ -181,6 +181,27 @@ static void connections(int with_pairs, uint32_t number)
 	CALL(rdma_destroy_id(listens), 0);
 }
 
+/* A request whose peer gives up before it is accepted: no event says so, accepting fails. The next one is as ever. */
+static void given_up(void)
+{
+	struct rdma_cm_id *listens = listener(RDMA_PS_TCP, 7032), *id = resolved(RDMA_PS_TCP, 7032), *request;
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+	make_pair(id);
+	CALL(rdma_connect(id, NULL), 0);
+	request = acknowledged(expect(RDMA_CM_EVENT_CONNECT_REQUEST));
+	rdma_destroy_qp(id);
+	CALL(rdma_destroy_id(id), 0);
+	note("an event before it is accepted", poll(&fd, 1, 300), 0);
+	make_pair(request);
+	CALL(rdma_accept(request, NULL), EINVAL);
+	note("an event after that", poll(&fd, 1, 100), 0);
+	rdma_destroy_qp(request);
+	CALL(rdma_destroy_id(request), 0);
+	CALL(rdma_destroy_id(listens), 0);
+	connections(1, 0);
+}
+
 static int state(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr made;
@@ -279,6 +300,7 @@ int main(int count, char **arguments)
 	connections(0, 0x4711);
 	/* Nor need a program name one. */
 	connections(0, 0);
+	given_up();
 	services();
 	groups();
 	rdma_destroy_event_channel(channel);

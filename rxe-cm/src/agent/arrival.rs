@@ -282,6 +282,7 @@ impl Turn<'_> {
                 options,
                 local: Some(listener.local),
                 peer: Some(listener.peer),
+                unaccepted: true,
                 ..Id::new(weak, queue, space, qp_type)
             };
             id.enter_device(Some(listener.context.clone()));

@@ -77,6 +77,8 @@ pub(crate) struct Id {
     pub(crate) had_service: bool,
     pub(crate) qkey: Option<Qkey>,
     pub(crate) exchange: Exchange,
+    /// Whether it was made by a request that the program has not accepted. It has no events then.
+    pub(crate) unaccepted: bool,
     /// Its port, and the host service's token for it.
     pub(crate) claim: Option<(ServiceId, Option<u32>)>,
     pub(crate) listening: Option<Listening>,
@@ -102,6 +104,7 @@ impl Id {
             had_service: false,
             qkey: None,
             exchange: Exchange::None,
+            unaccepted: false,
             claim: None,
             listening: None,
             groups: Vec::new(),
@@ -240,9 +243,10 @@ impl State {
 }
 
 impl Turn<'_> {
-    /// Puts an event of an id into its channel.
+    /// Puts an event of an id into its channel. An id of a request has none before the program accepts, as with the kernel (`ucma_event_handler`,
+    /// observed with Linux 6.1): C programs find the listener's context in it until then, and would take the event for the listener's.
     pub(crate) fn emit(&mut self, id: usize, kind: EventKind, private_data: &[u8]) {
-        let Some(entry) = self.state.ids.get(id) else { return };
+        let Some(entry) = self.state.ids.get(id).filter(|entry| !entry.unaccepted) else { return };
         let Some(handle) = entry.handle.upgrade() else { return };
         let private_data = private_data.into();
         entry.queue.push(CmEvent { id: CmId::from(handle), listener: None, kind, private_data, place: None });

@@ -79,17 +79,24 @@ impl CmId {
     }
 
     /// Accepts a request (rdma_accept). A connection's queue pair is ready to receive from now on. The connection is established when
-    /// [`Established`](crate::EventKind::Established) arrives.
+    /// [`Established`](crate::EventKind::Established) arrives. The id of a request has no events before it is accepted, even if the peer gives
+    /// up.
     ///
     /// # Errors
-    /// [`CmError::State`] if there is no request, [`CmError::NoQueuePair`], [`CmError::PrivateData`],
+    /// [`CmError::State`] if there is no request, or its peer has given up; [`CmError::NoQueuePair`], [`CmError::PrivateData`],
     /// [`CmError::Modify`].
     pub fn accept(&self, params: &ConnParams<'_>) -> Result<(), CmError> {
         check(params)?;
-        self.handle().agent.act(|turn| match turn.state.ids.get(self.key()).map(|id| id.exchange) {
-            Some(Exchange::Connection(_)) => grant(turn, self.key(), params),
-            Some(Exchange::Answer(..)) => grant_service(turn, self.key(), params),
-            _ => Err(wrong_state(turn, self.key(), "accept")),
+        self.handle().agent.act(|turn| {
+            match turn.state.ids.get(self.key()).map(|id| id.exchange) {
+                Some(Exchange::Connection(_)) => grant(turn, self.key(), params),
+                Some(Exchange::Answer(..)) => grant_service(turn, self.key(), params),
+                _ => Err(wrong_state(turn, self.key(), "accept")),
+            }?;
+            if let Some(id) = turn.state.ids.get_mut(self.key()) {
+                id.unaccepted = false;
+            }
+            Ok(())
         })
     }
 
