@@ -5,7 +5,7 @@ mod common;
 use common::{Host, PATIENCE, PORT, hosts, read_all};
 use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, ForeignQp, proto::PortSpace};
 use rxe_rsocket::{
-    Flags, Name, StreamSocket, Value,
+    Flags, Name, SocketError, StreamSocket, Value,
     proto::{Control, Hello, Message, Piece},
 };
 use rxe_verbs::{
@@ -129,7 +129,9 @@ fn a_peer_that_does_not_finish_does_not_keep_others_out() {
     assert!(matches!(event.kind, EventKind::ConnectResponse(_)), "{event:?}");
     let socket = a.stream();
     socket.set_nonblocking(true);
-    assert!(socket.connect(b.at(PORT)).is_err());
+    // On a machine under load it may be connected before the call returns.
+    let connected = socket.connect(b.at(PORT));
+    assert!(matches!(connected, Ok(()) | Err(SocketError::InProgress)), "{connected:?}");
     assert_eq!(common::poll_one(&socket, libc::POLLOUT, PATIENCE), libc::POLLOUT);
     assert!(channel.try_get_event().is_none(), "only when the first peer was given up");
     listener.accept().unwrap();
@@ -232,10 +234,7 @@ fn keep_alive_finds_out_that_a_peer_is_gone() {
     rogue.qp.modify(&QpChange { state: Some(QpState::Reset), ..QpChange::default() }).unwrap();
     let error = socket.receive(&mut [0], Flags::NONE).unwrap_err();
     assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
-    assert!(
-        matches!(error, rxe_rsocket::SocketError::Cut(_)),
-        "found out, and not given up waiting: {error:?}"
-    );
+    assert!(matches!(error, SocketError::Cut(_)), "found out, and not given up waiting: {error:?}");
     socket.close();
 }
 
