@@ -343,16 +343,19 @@ fn is_one(a: Option<i32>, b: Option<i32>, in_pidfs: bool) -> bool {
 }
 
 /// Moves a descriptor to a high number, which a program that closes and opens files hardly ever reaches. Each call takes another
-/// number. So an owner whose descriptor the program has closed does not find a newer descriptor of ours under its number.
+/// number. So an owner whose descriptor the program has closed does not find a newer descriptor of ours under its number. After
+/// thousands of calls the numbers begin anew: the kernel's table of descriptors is as long as the highest number ever, and each fork
+/// copies it.
 #[must_use]
 pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     const HIGH: i32 = 600;
+    const HIGHEST: i32 = 8191;
     static NEXT: AtomicI32 = AtomicI32::new(HIGH);
     for least in [NEXT.load(Ordering::Relaxed), HIGH] {
         // SAFETY: duplicates a descriptor that is open; a non-negative result is a new one that nobody else owns.
         let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
         if high >= 0 {
-            NEXT.store(high + 1, Ordering::Relaxed);
+            NEXT.store(if high < HIGHEST { high + 1 } else { HIGH }, Ordering::Relaxed);
             // SAFETY: see above.
             return unsafe { OwnedFd::from_raw_fd(high) };
         }
@@ -405,6 +408,17 @@ mod tests {
                 assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
             }
         }
+    }
+
+    /// The kernel's table of descriptors grows with the highest number, and never shrinks.
+    #[test]
+    fn numbers_stay_within_thousands() {
+        in_child(|| {
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+            let number = |_| out_of_the_way(File::open("/dev/null").unwrap().into()).as_raw_fd();
+            (0..16_384).map(number).all(|number| number < 9000)
+        });
     }
 
     #[test]
