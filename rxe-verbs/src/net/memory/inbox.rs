@@ -306,11 +306,11 @@ impl Lane {
         Ok(Self { common, words, event, owner: Kept::new(out_of_the_way(owner)), slot, read: 0 })
     }
 
-    /// Whether the reader lives and has not closed the inbox.
+    /// Whether the reader lives and has not closed the inbox. A signal that ends the look at its pidfd says nothing of it.
     pub(super) fn is_alive(&self) -> bool {
-        self.common.words()[CLOSED].load(Ordering::Acquire) == 0
-            && self.owner.is_intact()
-            && poll::wait(&[self.owner.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
+        let is_dead =
+            || poll::wait(&[self.owner.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
+        self.common.words()[CLOSED].load(Ordering::Acquire) == 0 && self.owner.is_intact() && !is_dead()
     }
 
     /// Writes a batch into the lane. If there is no room the batch is lost, as with a full socket buffer. Returns false if it sees that the

@@ -1,9 +1,13 @@
 use super::*;
 use crate::sys::unix::own_pidfd;
 use core::sync::atomic::AtomicBool;
-use nix::sys::wait::waitpid;
+use nix::sys::{
+    pthread::{pthread_kill, pthread_self},
+    signal::Signal,
+    wait::waitpid,
+};
 use nix::unistd::{ForkResult, fork};
-use std::thread;
+use std::{sync::Arc, thread};
 
 const SRC: &str = "10.0.0.1";
 
@@ -236,6 +240,26 @@ fn a_lane_to_nobody_is_known() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!lane.is_alive(), "its owner is dead");
+}
+
+/// Programs may have signals at any moment, for example those of a profiler.
+#[test]
+fn signals_do_not_end_a_lane() {
+    let came = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR2, Arc::clone(&came)).unwrap();
+    let (_inbox, lanes) = inbox_and_lanes(&[1]);
+    let (this, stop) = (pthread_self(), AtomicBool::new(false));
+    let alive = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                pthread_kill(this, Signal::SIGUSR2).unwrap();
+            }
+        });
+        let alive = (0..50_000).all(|_| lanes[0].is_alive());
+        stop.store(true, Ordering::Relaxed);
+        alive
+    });
+    assert!(alive && came.load(Ordering::Relaxed));
 }
 
 /// Then the slot may be another process's, which is reached by its socket.
