@@ -4,14 +4,15 @@ mod netns;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use netns::{Namespace, packets, receive};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rxe_verbs::net::{
-    Capture, Encapsulation, FaultLink, FaultPlan, HeaderSeen, Ident, InprocLink, InprocNet, Link, RecvBatch,
-    Run, SendError, TapLink, Transmit, UdpConfig, UdpLink,
+    Capabilities, Capture, Encapsulation, FaultLink, FaultPlan, HeaderSeen, Ident, InprocLink, InprocNet,
+    Link, RecvBatch, Run, SendError, TapLink, Transmit, UdpConfig, UdpLink,
 };
 
 fn address(text: &str) -> IpAddr {
@@ -341,4 +342,46 @@ fn a_capture_that_cannot_be_written_says_so_and_harms_nobody() {
     }
     assert_eq!(receive(&mut right, 750).len(), 750);
     assert!(capture.flush().is_err());
+}
+
+/// A link of several sockets, one of which fails at each receive.
+struct HalfFailed(InprocLink);
+
+impl Link for HalfFailed {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        self.0.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.0.recv(into)?;
+        Err(io::Error::other("a socket has failed"))
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.poll_fds()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.0.join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.0.leave(group, ifindex)
+    }
+}
+
+/// The engine uses what came before the failure.
+#[test]
+fn a_tap_records_what_came_before_a_failure() {
+    let (mut left, right) = ends();
+    let capture = Capture::new(Box::new(Shared::default()), "x").unwrap();
+    let mut right = TapLink::new(Box::new(HalfFailed(right)), capture.clone());
+    left.send(&batch(100), &[1; 300]).unwrap();
+    let mut into = RecvBatch::default();
+    assert!(right.recv(&mut into).is_err());
+    assert_eq!((into.len(), capture.packets()), (1, 3));
 }

@@ -292,13 +292,14 @@ impl<S: Sink> Link for TapLink<S> {
     }
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        let count = self.inner.recv(into)?;
+        // What arrived before an error is used, too.
+        let received = self.inner.recv(into);
         for run in into.iter() {
             for (payload, ident) in run.packets().zip(self.idents.of_run(&run)) {
                 self.sink.record(&Record::arrived(&run, ident, payload));
             }
         }
-        Ok(count)
+        received
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

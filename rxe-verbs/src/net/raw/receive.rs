@@ -80,11 +80,11 @@ impl RawLink {
             V2::Frames | V2::Port { .. } => {}
         }
         let before = into.len();
-        let by_port = self.port.receive(into)?;
+        let by_port = self.port.receive(into);
         if let Some(recorder) = &mut self.recorder {
             into.iter().skip(before).for_each(|run| recorder.by_port(&run));
         }
-        Ok(any + by_port)
+        Ok(any + by_port?)
     }
 
     /// Appends what one packet socket has.
