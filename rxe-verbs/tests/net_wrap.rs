@@ -2,12 +2,17 @@
 
 mod netns;
 
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 
 use netns::{Namespace, packets, receive};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, alarm, dup2_raw, fork};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rxe_verbs::net::{
@@ -138,7 +143,7 @@ fn through_faults(plan: &str, count: u32) -> (Vec<Vec<u8>>, rxe_verbs::net::faul
             right.recv(&mut batch).unwrap();
             got.extend(batch.iter().flat_map(|run| run.packets().map(<[u8]>::to_vec).collect::<Vec<_>>()));
             if wait {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                thread::sleep(std::time::Duration::from_millis(1));
             }
         }
     };
@@ -151,7 +156,7 @@ fn through_faults(plan: &str, count: u32) -> (Vec<Vec<u8>>, rxe_verbs::net::faul
         left.send(&batch(32), &some).unwrap();
         drain(&mut right, false);
     }
-    std::thread::sleep(std::time::Duration::from_millis(2));
+    thread::sleep(std::time::Duration::from_millis(2));
     left.recv(&mut RecvBatch::default()).unwrap();
     drain(&mut right, true);
     (got, left.counts().0)
@@ -384,4 +389,103 @@ fn a_tap_records_what_came_before_a_failure() {
     let mut into = RecvBatch::default();
     assert!(right.recv(&mut into).is_err());
     assert_eq!((into.len(), capture.packets()), (1, 3));
+}
+
+/// A new folder for the files of a test.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("rxe-{name}-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    folder.canonicalize().unwrap()
+}
+
+/// The descriptor of this process by which a file is open.
+fn descriptor_of(path: &Path) -> i32 {
+    let mut all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let found = all.find(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path)).unwrap();
+    found.file_name().to_str().unwrap().parse().unwrap()
+}
+
+/// Programs close all descriptors, ours among them (`close_range(2)`), and open files of their own.
+#[test]
+fn a_capture_leaves_a_file_alone_that_has_got_its_number() {
+    let folder = folder("number");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| folder.join(name));
+    let capture = Capture::create(&ours, "x").unwrap();
+    // SAFETY: puts a file of "the program's" in the place of the capture's, which is what is tested.
+    let stranger = unsafe { dup2_raw(File::create(&theirs).unwrap(), descriptor_of(&ours)) }.unwrap();
+    let mut left = TapLink::new(Box::new(ends().0), capture.clone());
+    left.send(&batch(100), &[1; 300]).unwrap();
+    assert!(capture.flush().is_err());
+    drop((left, capture));
+    assert_eq!(fs::read(&theirs).unwrap(), b"");
+    File::from(stranger).write_all(b"x").unwrap();
+    assert_eq!(fs::read(&theirs).unwrap(), b"x", "it is still open");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Runs `work` in a forked child, which must end within 20 s.
+fn in_child(work: impl FnOnce()) {
+    // SAFETY: the child allocates (glibc sees to that), and does not return into the test harness.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            alarm::set(20);
+            work();
+            // SAFETY: ends the process without the harness's handlers.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+}
+
+/// What is not written to disk yet is in the child's memory, too.
+#[test]
+fn a_forked_child_adds_nothing_to_a_capture() {
+    let folder = folder("child");
+    let path = folder.join("capture");
+    let capture = Capture::create(&path, "x").unwrap();
+    let (left, _right) = ends();
+    let mut links = Some((TapLink::new(Box::new(left), capture.clone()), capture));
+    links.as_mut().unwrap().0.send(&batch(100), &[1; 300]).unwrap();
+    in_child(|| drop(links.take()));
+    links.as_mut().unwrap().0.send(&batch(100), &[2; 300]).unwrap();
+    drop(links.take());
+    let packets = read_capture(&fs::read(&path).unwrap());
+    let firsts: Vec<u8> = packets.iter().map(|(packet, _)| packet[28]).collect();
+    assert_eq!(firsts, [1, 1, 1, 2, 2, 2]);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A file to which writing takes as long as the test wants.
+struct Slow {
+    begun: mpsc::Sender<()>,
+    end: mpsc::Receiver<()>,
+}
+
+impl Write for Slow {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.begun.send(());
+        let _ = self.end.recv();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_forked_child_does_not_wait_for_a_thread_that_records() {
+    let ((begun, has_begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
+    let capture = Capture::new(Box::new(Slow { begun, end: ended }), "x").unwrap();
+    let (left, right) = ends();
+    let mut left = TapLink::new(Box::new(left), capture.clone());
+    let mut right = Some(TapLink::new(Box::new(right), capture));
+    thread::scope(|scope| {
+        scope.spawn(|| left.send(&batch(4128), &packets(15, 4128, 0)).unwrap());
+        has_begun.recv().unwrap();
+        in_child(|| drop(right.take()));
+        drop(end);
+    });
 }

@@ -206,9 +206,8 @@ impl Open {
             })?,
         };
         let trace = once(&mut self.trace, ("RXE_TRACE", &["", "0"]), trace_to)?;
-        let fault_log = once(&mut self.fault_log, ("RXE_FAULT_LOG", &[""]), |path| {
-            file::create(path).map(Trace::to_file)
-        })?;
+        let fault_log =
+            once(&mut self.fault_log, ("RXE_FAULT_LOG", &[""]), |path| file::create(path).map(Trace::to))?;
         let faults = match wrapping.faults {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
@@ -238,7 +237,7 @@ fn once<T: Clone>(
 
 /// With `RXE_TRACE=1` the trace goes to standard error.
 fn trace_to(path: &Path) -> io::Result<Trace> {
-    if path == Path::new("1") { Trace::to_stderr() } else { file::create(path).map(Trace::to_file) }
+    if path == Path::new("1") { Trace::to_stderr() } else { file::create(path).map(Trace::to) }
 }
 
 impl StackConfig {

@@ -1,24 +1,46 @@
 //! Output files for packets. Several processes may be told the same name.
 
+use crate::sys::{kept::Kept, unix::out_of_the_way};
 use std::{
     ffi::OsString,
     fs::{File, TryLockError},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
+
+/// An output file, under a number that is out of the program's way. If the program closes it, and a file of its own gets the number,
+/// that file is not written to: writing fails. What a forked child writes is lost.
+#[derive(Debug)]
+pub(crate) struct Output(Kept<File>);
+
+impl Output {
+    pub(crate) fn new(file: File) -> Self {
+        Self(Kept::new(out_of_the_way(file.into()).into()))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.is_intact() { self.0.write(bytes) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// Creates a file, or empties an existing one. If another process writes to the existing file, this creates a file with this
 /// process's number in its name, and prints that name to standard error.
 ///
 /// # Errors
 /// The file cannot be created.
-pub(crate) fn create(path: &Path) -> io::Result<File> {
+pub(crate) fn create(path: &Path) -> io::Result<Output> {
     let (file, there) = create_somewhere(path)?;
     if there != path {
         let (path, there) = (path.display(), there.display());
         eprintln!("rxe: another process writes to {path}; what this one sees is in {there}");
     }
-    Ok(file)
+    Ok(Output::new(file))
 }
 
 fn create_somewhere(path: &Path) -> io::Result<(File, PathBuf)> {
@@ -53,7 +75,7 @@ fn with_number(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, io::Write};
+    use std::fs;
 
     #[test]
     fn what_another_process_writes_is_not_emptied() {

@@ -28,9 +28,13 @@ use rxe_core::wire::Encapsulation;
 use idents::Idents;
 
 use super::error::SendError;
+use super::file::Output;
 use super::raw::frame::{self, ETHERNET};
 use super::{Capabilities, Link, Path, RawDrops, RecvBatch, Run, Transmit};
-use crate::sys::lock;
+use crate::sys::{
+    fork::{generation, is_own},
+    lock,
+};
 
 pub(super) mod idents;
 
@@ -42,6 +46,8 @@ const OUTBOUND: u32 = 2;
 #[derive(Clone)]
 pub struct Capture {
     shared: Arc<Mutex<Shared>>,
+    /// Fork generation of the process that made it.
+    generation: u32,
 }
 
 struct Shared {
@@ -123,7 +129,7 @@ impl Capture {
     /// # Errors
     /// The file cannot be created or written.
     pub fn create(path: &FilePath, name: &str) -> io::Result<Self> {
-        Self::new(Box::new(File::create(path)?), name)
+        Self::new(Box::new(Output::new(File::create(path)?)), name)
     }
 
     /// Starts a capture into any writer.
@@ -134,7 +140,7 @@ impl Capture {
         let writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
         let (frame, kinds) = (Vec::with_capacity(9216), Vec::new());
         let shared = Shared { writer, name: name.to_owned(), kinds, frame, written: 0, failed: None };
-        Ok(Self { shared: Arc::new(Mutex::new(shared)) })
+        Ok(Self { shared: Arc::new(Mutex::new(shared)), generation: generation() })
     }
 
     /// Writes a frame from its Ethernet header on, without the frame check sequence. The timestamp is now.
@@ -252,8 +258,11 @@ impl Sink for Capture {
     }
 
     fn finish(&self) {
-        // A failure stays in the capture: the next `Capture::flush` returns it.
-        let _ = self.flush();
+        // In a forked child the lock may be held by a thread that is not there, and what is buffered is the parent's.
+        if is_own(self.generation) {
+            // A failure stays in the capture: the next `Capture::flush` returns it.
+            let _ = self.flush();
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! Prints one line of text for every packet that a link sends or receives.
 
-use super::tap::{Record, Sink};
-use crate::sys::{lock, unix::out_of_the_way};
+use super::{
+    file::Output,
+    tap::{Record, Sink},
+};
+use crate::sys::lock;
 use core::{
     fmt::{Display, Write as _},
     net::IpAddr,
@@ -21,7 +24,7 @@ pub struct Trace(Arc<Mutex<Out>>);
 
 #[derive(Debug)]
 struct Out {
-    to: File,
+    to: Output,
     start: Instant,
     line: String,
 }
@@ -33,12 +36,16 @@ impl Trace {
     /// Standard error is closed, or no descriptor is left.
     pub fn to_stderr() -> io::Result<Self> {
         let copy = io::stderr().as_fd().try_clone_to_owned()?;
-        Ok(Self::to_file(out_of_the_way(copy).into()))
+        Ok(Self::to_file(copy.into()))
     }
 
     /// Lines go to a file.
     #[must_use]
     pub fn to_file(to: File) -> Self {
+        Self::to(Output::new(to))
+    }
+
+    pub(crate) fn to(to: Output) -> Self {
         Self(Arc::new(Mutex::new(Out { to, start: Instant::now(), line: String::new() })))
     }
 

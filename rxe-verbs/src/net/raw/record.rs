@@ -6,7 +6,7 @@ use core::ops::Range;
 use super::frame::{Ends, Head, complete_udp, make_up, segment_head};
 use crate::net::{
     Capture, Ident, Run, Transmit,
-    tap::{self, idents::Idents},
+    tap::{self, Sink, idents::Idents},
 };
 
 /// Writes frames to a capture.
@@ -78,7 +78,6 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // A failure stays in the capture: the next `Capture::flush` returns it.
-        let _ = self.capture.flush();
+        self.capture.finish();
     }
 }
