@@ -244,6 +244,13 @@ impl CqRing {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+
+    /// Runs `act` with its lock held, as if a signal had interrupted a poll.
+    #[cfg(test)]
+    pub(crate) fn interrupted<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _held = self.lock();
+        act()
+    }
 }
 
 impl Cq {

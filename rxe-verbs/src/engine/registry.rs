@@ -295,8 +295,8 @@ const MOST_PAUSES: usize = 1000;
 fn finish() {
     let Some(open) = OPEN.try_lock() else { return };
     for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
-        stack.flush();
-        // The thread that exits may have been interrupted in the middle of a turn, so it must not wait for a lock.
+        // The thread that exits may have been interrupted in the middle of a call, so it must not wait for a lock.
+        stack.leave();
         stack.tell_last(false);
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
@@ -309,7 +309,6 @@ fn finish() {
         thread::sleep(PAUSE);
     }
     if let Some(capture) = &open.capture {
-        // Nothing is left that could report an error.
-        let _ = capture.flush();
+        capture.flush_last();
     }
 }

@@ -286,6 +286,16 @@ impl Shard {
             })
     }
 
+    /// The process exits: sends what is owed, unless another thread is in a turn, or this one was interrupted in it.
+    pub(super) fn leave(&self) {
+        if self.check().is_ok()
+            && let Some(mut guard) = self.state.try_lock()
+        {
+            let (state, view) = self.parts(&mut guard);
+            state.last_turn(view);
+        }
+    }
+
     /// Waits for the lock, takes a turn, and runs `after` before it releases the lock.
     pub(super) fn turn_then<T>(&self, who: Who, after: impl FnOnce(Turn) -> T) -> T {
         let mut guard = self.state.lock();

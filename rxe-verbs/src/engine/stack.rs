@@ -486,6 +486,11 @@ impl Stack {
         }
     }
 
+    /// The process exits: as [`Self::flush`], but no completion is handed out.
+    pub(super) fn leave(&self) {
+        self.shards().for_each(|shard| shard.leave());
+    }
+
     /// Reports the counters to the host service, for the last time. If another thread is in a turn this `waits` for it, or leaves out what
     /// is locked.
     pub(super) fn tell_last(&self, waits: bool) {

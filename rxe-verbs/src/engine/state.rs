@@ -180,6 +180,17 @@ impl State {
         Turn { busy: received || sent + late > 0, received, told, amid, owes, ..self.rest() }
     }
 
+    /// The turn of a process that exits. What is owed leaves, also for what has arrived. Nothing is handed out: the thread that exits may
+    /// have been interrupted, by a handler that calls exit(3), while it had the lock of a queue.
+    pub(super) fn last_turn(&mut self, view: View<'_>) {
+        self.now = clock::now();
+        self.hold.clear();
+        self.transmit(self.now, view, Acks::Flush);
+        if self.receive(view) {
+            self.transmit(self.now, view, Acks::Flush);
+        }
+    }
+
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
         self.hold.leave(self.now, who == Who::Answering);

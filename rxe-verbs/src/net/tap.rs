@@ -13,7 +13,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path as FilePath;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pcap_file::DataLink;
@@ -41,6 +42,10 @@ pub(super) mod idents;
 /// Direction bits of the enhanced packet block's flags (pcapng, 4.3.1).
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
+
+/// At the process's exit a capture that is being written to is tried so often, with such a pause.
+const LAST_TRIES: usize = 100;
+const LAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A capture file. Clones write to the same file, so all links of a process can share one.
 #[derive(Clone)]
@@ -172,16 +177,25 @@ impl Capture {
     /// # Errors
     /// The first failure of this capture, for instance a full disk. Nothing was recorded after it.
     pub fn flush(&self) -> io::Result<()> {
-        self.with(|shared| {
-            if shared.kinds.is_empty() && shared.failed.is_none() {
-                // A pcapng file needs at least one interface entry.
-                shared.failed = shared.interface(DataLink::RAW).err();
+        self.with(Shared::flush)
+    }
+
+    /// As [`Self::flush`], at the process's exit. It does not wait long for the lock: the thread that exits may have it, if a handler of a
+    /// signal calls exit(3).
+    pub(crate) fn flush_last(&self) {
+        for _ in 0..LAST_TRIES {
+            let shared = match self.shared.try_lock() {
+                Ok(shared) => Some(shared),
+                Err(TryLockError::Poisoned(shared)) => Some(shared.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(mut shared) = shared {
+                // Nothing is left that could report an error.
+                let _ = shared.flush();
+                return;
             }
-            if let Some(why) = &shared.failed {
-                return Err(io::Error::other(why.clone()));
-            }
-            shared.writer.get_mut().flush()
-        })
+            thread::sleep(LAST_PAUSE);
+        }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
@@ -194,6 +208,17 @@ fn now() -> Duration {
 }
 
 impl Shared {
+    fn flush(&mut self) -> io::Result<()> {
+        if self.kinds.is_empty() && self.failed.is_none() {
+            // A pcapng file needs at least one interface entry.
+            self.failed = self.interface(DataLink::RAW).err();
+        }
+        if let Some(why) = &self.failed {
+            return Err(io::Error::other(why.clone()));
+        }
+        self.writer.get_mut().flush()
+    }
+
     fn write(&mut self, kind: DataLink, packet: &[u8], outbound: bool, now: Duration) {
         if self.failed.is_some() {
             return;
@@ -339,5 +364,19 @@ impl<S: Sink> Link for TapLink<S> {
 impl<S: Sink> Drop for TapLink<S> {
     fn drop(&mut self) {
         self.sink.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_in_the_middle_of_a_record_ends() {
+        let capture = Capture::new(Box::new(io::sink()), "x").unwrap();
+        capture.with(|_| capture.flush_last());
+        assert!(capture.with(|shared| shared.kinds.is_empty()), "it could not");
+        capture.flush_last();
+        assert!(!capture.with(|shared| shared.kinds.is_empty()));
     }
 }

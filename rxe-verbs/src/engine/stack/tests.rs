@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    ContextOptions, QpInit,
+    ContextOptions, Cq, Qp, QpInit,
     net::{InprocNet, Link, Transmit},
     wait_readable,
 };
@@ -128,9 +128,8 @@ fn a_processor_is_offered_only_after_many_empty_turns() {
     }
 }
 
-/// Whether messages wait decides how long the background thread sleeps, and whether the program is called. So no turn may leave it wrong.
-#[test]
-fn after_a_turn_no_messages_wait() {
+/// A datagram queue pair that can send, and its completion queue.
+fn datagrams() -> (Qp, Cq) {
     let context = ContextOptions::new().open_inproc(&InprocNet::new(), &[[10, 0, 0, 1].into()]).unwrap();
     let cq = context.create_cq(1, None).unwrap();
     let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(QpType::Ud, &cq)).unwrap();
@@ -146,11 +145,24 @@ fn after_a_turn_no_messages_wait() {
     for change in [init, QpChange { state: Some(QpState::Rtr), ..change }, rts] {
         qp.modify(&change).unwrap();
     }
-    // To itself, which has posted no receive. Nothing answers, so the last messages of a row wait.
+    (qp, cq)
+}
+
+/// A message of such a queue pair to itself, which has posted no receive.
+fn to_itself(qp: &Qp) -> SendWr<'static> {
+    let context = qp.context();
     let av = context.address_vector(0, context.gids().iter().next().unwrap().1).unwrap();
     let dest = Some(UdDest { av, remote_qpn: qp.qpn(), remote_qkey: Qkey(1), pkey: None });
-    let message = SendWr { dest, ..SendWr::new(0, SendOp::Send, &[]) };
-    let stack = &context.0.stack;
+    SendWr { dest, ..SendWr::new(0, SendOp::Send, &[]) }
+}
+
+/// Whether messages wait decides how long the background thread sleeps, and whether the program is called. So no turn may leave it wrong.
+#[test]
+fn after_a_turn_no_messages_wait() {
+    let (qp, _cq) = datagrams();
+    // Nothing answers, so the last messages of a row wait.
+    let message = to_itself(&qp);
+    let stack = &qp.context().0.stack;
     let polls = || {
         stack.progress(ShardSet::ALL, true);
     };
@@ -197,4 +209,15 @@ fn a_call_for_arrivals_waits_for_the_lock() {
         assert!(free.load(SeqCst), "it came back without a look");
     });
     assert!(!readable(), "it has looked");
+}
+
+/// A handler of a signal may call exit(3) in the middle of a poll.
+#[test]
+fn an_exit_in_the_middle_of_a_poll_ends() {
+    let (qp, cq) = datagrams();
+    let stack = &qp.context().0.stack;
+    let message = to_itself(&qp);
+    stack.shard().look(|state| state.endpoint.post_send(clock::now(), qp.qpn(), &message)).unwrap().unwrap();
+    cq.ring().interrupted(|| stack.leave());
+    assert!(cq.poll_within(Duration::from_secs(20)).unwrap().is_some(), "it has left");
 }
