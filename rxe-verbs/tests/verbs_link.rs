@@ -48,6 +48,8 @@ enum Mood {
     /// From the tenth batch on it cannot segment: it takes one packet, and from then on batches of 7 with
     /// identification 0.
     Refusing,
+    /// From the tenth batch on it segments only 7 packets at a time.
+    Short,
 }
 
 /// A link inside the process with moods.
@@ -69,10 +71,10 @@ fn one_by_one(inner: &mut InprocLink, batch: &Transmit, bytes: &[u8], count: usi
 
 impl Link for Moody {
     fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
-        if self.refused {
-            Path { max_segments: 7, ident: Ident::Zero }
-        } else {
-            self.inner.path(dst, ifindex)
+        match self.mood {
+            _ if !self.refused => self.inner.path(dst, ifindex),
+            Mood::Short => Path { max_segments: 7, ..self.inner.path(dst, ifindex) },
+            _ => Path { max_segments: 7, ident: Ident::Zero },
         }
     }
 
@@ -103,6 +105,13 @@ impl Link for Moody {
                 one_by_one(&mut self.inner, batch, bytes, 1);
                 Err(SendError::SegmentationRefused { sent: 1 })
             }
+            Mood::Short if self.batches >= 10 && count > 7 => {
+                assert!(!self.refused, "a batch of {count} after the refusal");
+                self.refused = true;
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                self.inner.send(batch, &bytes[..7 * batch.segment_size])?;
+                Err(SendError::SegmentationRefused { sent: 7 })
+            }
             _ => self.inner.send(batch, bytes),
         }
     }
@@ -129,7 +138,7 @@ fn moody(mood: Mood) -> (Two, Arc<AtomicU64>) {
 /// What a link could not take is sent later, unchanged: nothing is lost, no ICRC is wrong, and nothing counts as retransmitted.
 #[test]
 fn what_a_link_cannot_take_is_kept() {
-    for mood in [Mood::Full, Mood::Refusing] {
+    for mood in [Mood::Full, Mood::Refusing, Mood::Short] {
         let (two, refusals) = moody(mood);
         // 17 s: nothing is sent again because a machine was busy.
         verbs_common::set_timeout(22);

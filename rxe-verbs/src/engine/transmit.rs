@@ -187,7 +187,9 @@ impl State {
             let count = (batch.count - pending.sent).min(usize::from(path.max_segments.max(1)));
             let start = pending.sent * batch.segment;
             let end = (start + count * batch.segment).min(batch.len);
-            if pending.sent == 0 && path.ident != batch.ident {
+            if pending.sent == 0
+                && (path.ident != batch.ident || batch.count > usize::from(path.max_segments))
+            {
                 self.build_for(&batch);
             }
             pending.fit(path.ident, &mut self.arena);

@@ -28,7 +28,8 @@ pub struct Capabilities {
     /// The system merges packets of one sender into runs (UDP_GRO). It merges only packets with a UDP checksum. Other
     /// implementations send checksum 0, so their packets come one by one.
     pub gro: bool,
-    /// Most packets in one batch: 128 with segmentation, 32 where one call sends several datagrams, else 1.
+    /// Most packets in one batch: 128 with segmentation (64 where the system has refused more), 32 where one call sends several
+    /// datagrams, else 1.
     pub max_segments: u16,
     /// Most bytes in one batch, for either address family.
     pub max_batch_bytes: usize,

@@ -34,9 +34,9 @@ pub enum SendError {
         /// Packets that left.
         sent: usize,
     },
-    /// This route cannot segment IPv4 batches (Linux before 6.2 on an interface without checksum offload). From now on
-    /// [`Link::path`](super::Link::path) says so. The ICRCs of the rest cover identifications that its packets cannot get any
-    /// more: build the rest again, or treat it as lost.
+    /// This route cannot segment IPv4 batches (Linux before 6.2 on an interface without checksum offload), or the system does not
+    /// segment so large ones (some before Linux 6.9). From now on [`Link::path`](super::Link::path) says so. The ICRCs of the rest
+    /// cover identifications that its packets cannot get any more: build the rest again, or treat it as lost.
     #[error("this route refuses segmentation offload; build the batch again")]
     SegmentationRefused {
         /// Packets that left.

@@ -35,8 +35,10 @@ use crate::sys::{
 pub use self::open::GroupSockets;
 pub(super) use self::options::doing;
 
-/// Most segments the kernel cuts a datagram into (UDP_MAX_SEGMENTS).
+/// Most segments the kernel cuts a datagram into (UDP_MAX_SEGMENTS),
 const GSO_SEGMENTS: u16 = 128;
+/// and before Linux 6.9 (in older kernels that are still mended, before May 2024).
+const OLD_SEGMENTS: u16 = 64;
 /// Most datagrams sent by one `sendmmsg`.
 const MMSG_SEGMENTS: u16 = 32;
 /// Largest UDP payload over IPv6 without a jumbo header; IPv4's is 20 bytes larger.
@@ -50,6 +52,8 @@ pub struct UdpLink {
     senders: Vec<Sender>,
     capabilities: Capabilities,
     features: Features,
+    /// Most segments the system cuts a batch into, where it does.
+    segments: u16,
     turn: receive::Turn,
     priorities: Priorities,
 }
@@ -124,6 +128,7 @@ impl UdpLink {
             senders,
             capabilities,
             features,
+            segments: GSO_SEGMENTS,
             turn: receive::Turn::default(),
             priorities: Priorities::find(features.priority),
         };
@@ -182,7 +187,7 @@ impl UdpLink {
 
     fn path_with(&self, gso: bool) -> Path {
         match (gso, self.features.mmsg) {
-            (true, _) => Path { max_segments: GSO_SEGMENTS, ident: Ident::Sequential },
+            (true, _) => Path { max_segments: self.segments, ident: Ident::Sequential },
             (false, true) => Path { max_segments: MMSG_SEGMENTS, ident: Ident::Zero },
             (false, false) => Path { max_segments: 1, ident: Ident::Zero },
         }

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Family, UdpLink, open::Sender};
+use super::{Family, OLD_SEGMENTS, UdpLink, open::Sender};
 use crate::net::error::SendError;
 use crate::net::{ROCE_PORT, Transmit};
 use crate::sys::control::Control;
@@ -83,10 +83,17 @@ impl Prepared<'_> {
         }
     }
 
-    fn segmented(&self) -> io::Result<()> {
+    /// Sends `bytes`, which are the batch or its beginning.
+    fn segmented(&self, bytes: &[u8]) -> io::Result<()> {
         let mut control = self.control;
         control.push_segment(self.segment_size as u16);
-        send(self.socket, &self.name, &control, self.bytes)
+        send(self.socket, &self.name, &control, bytes)
+    }
+
+    /// For a batch that the system has refused to segment. Whether it takes the first [`OLD_SEGMENTS`] packets, which have left then.
+    fn fewer(&self) -> bool {
+        let fewer = self.bytes.get(..usize::from(OLD_SEGMENTS) * self.segment_size);
+        fewer.is_some_and(|fewer| fewer.len() < self.bytes.len() && self.segmented(fewer).is_ok())
     }
 }
 
@@ -138,11 +145,17 @@ impl UdpLink {
             self.describe_sending();
             return Ok(());
         }
-        let Err(error) = prepared.segmented() else { return Ok(()) };
+        let Err(error) = prepared.segmented(bytes) else { return Ok(()) };
         // EIO: no checksum offload on this route (Linux before 6.2). EINVAL: that, or a segment above the MTU on some
         // kernels, or the addresses.
         if !matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)) {
             return Err(SendError::from_system(error, 0));
+        }
+        // EINVAL: more packets than this system takes at a time. The others are built again, because IPv4 IDs begin anew.
+        if prepared.fewer() {
+            self.segments = OLD_SEGMENTS;
+            self.describe_sending();
+            return Err(SendError::SegmentationRefused { sent: OLD_SEGMENTS.into() });
         }
         // The first packet sent by itself shows which. It is correct alone, too, because its identification is 0.
         send(prepared.socket, &prepared.name, &prepared.control, &bytes[..batch.segment_size])

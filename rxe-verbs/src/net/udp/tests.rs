@@ -11,8 +11,12 @@ use rxe_core::wire::Encapsulation;
 /// A link that sends from, and only from, a socket without checksums. It receives nothing: it is not on port 4791.
 fn refused(own: IpAddr, level: c_int, option: c_int) -> UdpLink {
     let socket = UdpSocket::bind((own, 0)).unwrap();
-    socket.set_nonblocking(true).unwrap();
     set_option(socket.as_fd(), level, option, 1).unwrap();
+    sending_from(own, socket)
+}
+
+fn sending_from(own: IpAddr, socket: UdpSocket) -> UdpLink {
+    socket.set_nonblocking(true).unwrap();
     let socket = Some(OwnedFd::from(socket));
     let config = UdpConfig { pool: 0, slots: None, ..UdpConfig::only(own, 0) };
     let sockets = match own {
@@ -68,4 +72,19 @@ fn an_ipv6_batch_goes_packet_by_packet() {
     link.send(&batch(own, own), &[0; 450]).unwrap();
     assert_eq!(link.path(own, 0), Path { max_segments: 32, ident: Ident::Zero });
     link.send(&batch(own, own), &[0; 450]).unwrap();
+}
+
+/// Older systems segment no more than 64 packets at a time. This one segments 128, and the link is made to believe in more.
+#[test]
+fn a_system_that_segments_fewer_packets_gets_fewer() {
+    let [own, dst] = [[127, 44, 0, 1], [127, 44, 2, 1]].map(IpAddr::from);
+    let mut link = sending_from(own, UdpSocket::bind((own, 0)).unwrap());
+    link.segments = 500;
+    let (batch, bytes) = (Transmit { segment_size: 20, ..batch(own, dst) }, [7; 200 * 20]);
+    let error = link.send(&batch, &bytes).unwrap_err();
+    assert!(matches!(error, SendError::SegmentationRefused { sent: 64 }), "{error:?}");
+    let path = Path { max_segments: 64, ident: Ident::Sequential };
+    assert_eq!((link.path(dst, 0), link.capabilities().path()), (path, path));
+    link.send(&batch, &bytes[64 * 20..128 * 20]).unwrap();
+    assert!(link.path(dst, 0) == path && link.capabilities().gso);
 }
