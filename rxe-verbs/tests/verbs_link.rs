@@ -3,7 +3,7 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    AsyncEvent, Completion, Context, ContextOptions, Mtu, QpType, Qpn, Remote, SendOp, SendWr,
+    AsyncEvent, Completion, Context, ContextOptions, Mtu, Polling, QpType, Qpn, Remote, SendOp, SendWr,
     net::{Capabilities, Ident, InprocLink, InprocNet, Link, Path, RecvBatch, SendError, Transmit},
 };
 use std::{
@@ -392,6 +392,39 @@ fn a_turn_that_was_just_full_leaves_nothing_to_do() {
     thread::sleep(Duration::from_millis(200));
     let looked = looks.load(Ordering::Relaxed) - before;
     assert!(looked < 20, "{looked} looks in 200 ms");
+}
+
+/// Two acknowledgements are owed: one waits in the link, and the other one, which is overdue, behind it.
+#[test]
+fn a_link_that_stays_full_is_tried_once_in_a_while() {
+    let net = InprocNet::new();
+    let (full, tries) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let (is_full, tried) = (Arc::clone(&full), Arc::clone(&tries));
+    let [near, far] = ["10.0.0.1", "10.0.0.2"].map(|address| [address.parse().unwrap()]);
+    let mood = move |_: &Transmit, _| {
+        tried.fetch_add(1, Ordering::Relaxed);
+        is_full.load(Ordering::Relaxed).then_some(SendError::WouldBlock { sent: 0 })
+    };
+    let link = Choosy(net.attach(&far, 1).unwrap(), mood);
+    // Each look before a sleep would be a try, too.
+    let far = ContextOptions::new().polling(Polling::Sleep).open_link(link, &far).unwrap();
+    let two = Two::of("full", Context::open_inproc(&net, &near).unwrap(), far);
+    // 17 s: nothing is sent again meanwhile.
+    verbs_common::set_timeout(22);
+    let (a, b) = connected(&two, QpType::Rc, 64, Mtu::M1024);
+    full.store(true, Ordering::Relaxed);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    for wr_id in 1..=2 {
+        a.qp.post_send(&SendWr::new(wr_id, SendOp::Write(remote), &[a.mr.sge(0, 8)])).unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+    let before = tries.load(Ordering::Relaxed);
+    thread::sleep(Duration::from_millis(200));
+    let tries = tries.load(Ordering::Relaxed) - before;
+    full.store(false, Ordering::Relaxed);
+    a.good();
+    a.good();
+    assert!(tries > 0 && tries < 1000, "{tries} tries in 200 ms");
 }
 
 /// A link of several sockets, one of which fails at every call.

@@ -258,7 +258,10 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
         match turn {
             // The turn had more to send than one turn may.
             Turn { blocked: true, busy: true, .. } => Some(Duration::ZERO),
-            Turn { blocked: true, .. } => Some(until.unwrap_or(TICK).min(TICK)),
+            // What is overdue waits behind the batch for which there is no room.
+            Turn { blocked: true, .. } => {
+                Some(until.filter(|left| !left.is_zero()).map_or(TICK, |left| left.min(TICK)))
+            }
             _ => until,
         }
     })
