@@ -5,7 +5,10 @@
 
 use super::socket::{Instruction, attach_filter, set_option, set_value};
 use core::ffi::c_int;
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, recv, send},
+};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -134,13 +137,17 @@ impl PacketSocket {
         Ok(recv(self.fd.as_raw_fd(), out, MsgFlags::MSG_DONTWAIT)?)
     }
 
-    /// Sends a frame by the socket's interface. Waits while the socket's buffer is full.
+    /// Sends a frame by the socket's interface. Waits while the socket's buffer is full, also if handlers of signals run meanwhile.
     ///
     /// # Errors
     /// The system's error.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
-        send(self.fd.as_raw_fd(), frame, MsgFlags::empty())?;
-        Ok(())
+        loop {
+            match send(self.fd.as_raw_fd(), frame, MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                sent => return Ok(sent.map(drop)?),
+            }
+        }
     }
 }
 
@@ -226,5 +233,56 @@ impl VnetSeen {
             _ => return None,
         };
         Some(Self { segment, unsummed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process::{is_asleep, this_thread};
+    use core::time::Duration;
+    use nix::sys::{
+        pthread::{pthread_kill, pthread_self},
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+        socket::{AddressFamily, SockFlag, SockType, socketpair},
+    };
+    use std::{sync::mpsc, thread};
+
+    extern "C" fn handle(_: c_int) {}
+
+    /// A program's handler without SA_RESTART, as those of timers often are.
+    #[test]
+    fn a_signal_does_not_lose_a_frame() {
+        let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        // It waits as a packet socket does whose interface is slow.
+        let (fd, other) =
+            socketpair(AddressFamily::Unix, SockType::Datagram, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let mut waiting = 0;
+        while send(fd.as_raw_fd(), &[1; 100], MsgFlags::MSG_DONTWAIT).is_ok() {
+            waiting += 1;
+        }
+        let socket = PacketSocket { fd, ifindex: 0, vnet: false, incoming_only: true };
+        let (tell, who) = mpsc::channel();
+        thread::scope(|scope| {
+            let sender = scope.spawn(move || {
+                tell.send((pthread_self(), this_thread())).unwrap();
+                socket.send(&[2; 100])
+            });
+            let (thread, tid) = who.recv().unwrap();
+            for _ in 0..10 {
+                while !is_asleep(tid) && !sender.is_finished() {
+                    thread::yield_now();
+                }
+                let _ = pthread_kill(thread, Signal::SIGURG);
+                thread::sleep(Duration::from_millis(2));
+            }
+            let mut frame = [0; 100];
+            let mut take = || recv(other.as_raw_fd(), &mut frame, MsgFlags::empty()).map(|_| frame[0]);
+            assert_eq!((0..waiting).map(|_| take().unwrap()).max(), Some(1));
+            assert!(sender.join().unwrap().is_ok());
+            assert_eq!(take(), Ok(2));
+        });
     }
 }
