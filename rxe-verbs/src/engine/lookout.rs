@@ -66,9 +66,13 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     pub(crate) fn new(stack: &Arc<Stack>) -> io::Result<Arc<Self>> {
         let events = Event::new()?;
-        let taken = stack.lookout.candidates.fetch_add(1, Ordering::Relaxed);
-        let set = if taken < CANDIDATES { Some(AnyReadable::in_sight(&[events.as_fd()])?) } else { None };
-        let events = if set.is_some() { events } else { Event::in_sight()? };
+        let candidates = &stack.lookout.candidates;
+        let made = if candidates.fetch_add(1, Ordering::Relaxed) < CANDIDATES {
+            AnyReadable::in_sight(&[events.as_fd()]).map(|set| (events, Some(set)))
+        } else {
+            Event::in_sight().map(|events| (events, None))
+        };
+        let (events, set) = made.inspect_err(|_| _ = candidates.fetch_sub(1, Ordering::Relaxed))?;
         Ok(Arc::new(Self {
             events,
             raised: Mutex::default(),
@@ -354,6 +358,45 @@ impl Stack {
             descriptor.unwatch();
             *present = Weak::new();
             self.lookout.is_there.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ContextOptions, net::InprocNet};
+    use nix::{
+        sys::{
+            resource::{Resource, getrlimit, setrlimit},
+            wait::{WaitStatus, waitpid},
+        },
+        unistd::{ForkResult, fork},
+    };
+
+    /// Fewer descriptors than a channel takes are left.
+    #[test]
+    fn a_channel_that_was_not_made_is_no_candidate() {
+        let context = ContextOptions::new().open_inproc(&InprocNet::new(), &[[10, 0, 0, 1].into()]).unwrap();
+        let stack = &context.0.stack;
+        let try_often = || {
+            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            let lowest = (0..).find(|fd| !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap()).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, lowest + 1, hard).unwrap();
+            let failed = (0..=CANDIDATES).all(|_| Descriptor::new(stack).is_err());
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+            failed && Descriptor::new(stack).unwrap().set.is_some()
+        };
+        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let good = try_often();
+                // SAFETY: ends the process without the harness's handlers.
+                unsafe { libc::_exit(i32::from(!good)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
         }
     }
 }
