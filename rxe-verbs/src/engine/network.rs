@@ -16,10 +16,7 @@ use core::time::Duration;
 use std::{
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
-    sync::{
-        Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Instant,
 };
 
@@ -38,7 +35,9 @@ pub struct NetworkWatch(Arc<Notice>);
 
 #[derive(Debug)]
 struct Notice {
-    pending: AtomicBool,
+    /// Whether something has changed, and `readable` is raised for it. Both change under the lock: otherwise a call that takes one change
+    /// could clear what was just raised for the next.
+    pending: Mutex<bool>,
     readable: Event,
 }
 
@@ -46,11 +45,11 @@ impl NetworkWatch {
     /// Whether anything has changed since the last call.
     #[must_use]
     pub fn take(&self) -> bool {
-        let pending = self.0.pending.swap(false, Ordering::AcqRel);
-        if pending {
+        let mut pending = lock(&self.0.pending);
+        if *pending {
             self.0.readable.clear();
         }
-        pending
+        core::mem::take(&mut *pending)
     }
 }
 
@@ -65,9 +64,9 @@ impl Follower for Notice {
     fn network_changed(&self, _: &[Interface]) {}
 
     fn all_told(&self) {
-        // Raised before it is noted: who has seen the note finds it raised, and one that is left raised only wakes in vain.
+        let mut pending = lock(&self.pending);
+        *pending = true;
         self.readable.raise();
-        self.pending.store(true, Ordering::Release);
     }
 }
 
@@ -112,7 +111,7 @@ impl Network {
 
     /// Tells of changes by a descriptor.
     pub(crate) fn watch(&self) -> std::io::Result<NetworkWatch> {
-        let notice = Arc::new(Notice { pending: AtomicBool::new(false), readable: Event::new()? });
+        let notice = Arc::new(Notice { pending: Mutex::default(), readable: Event::new()? });
         self.follow(&notice);
         Ok(NetworkWatch(notice))
     }
@@ -179,5 +178,49 @@ impl Network {
 impl AsFd for Network {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    /// Two threads come here as often, and go on at the same moment.
+    fn meet(arrived: &AtomicU32, round: u32) {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        while arrived.load(Ordering::SeqCst) < 2 * round {
+            thread::yield_now();
+        }
+    }
+
+    /// A change is told at the moment at which the one before is taken.
+    #[test]
+    fn no_change_is_lost_while_another_one_is_taken() {
+        const ROUNDS: u32 = 50_000;
+        let network = Network::new(None).unwrap();
+        let watch = network.watch().unwrap();
+        let (notice, begin, end) = (&*watch.0, AtomicU32::new(0), AtomicU32::new(0));
+        let told = || poll::wait(&[watch.as_fd()], Some(Duration::ZERO)).unwrap() != 0;
+        let lost = thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    meet(&begin, round);
+                    notice.all_told();
+                    meet(&end, round);
+                }
+            });
+            let rounds = (1..=ROUNDS).filter(|round| {
+                notice.all_told();
+                meet(&begin, *round);
+                let _ = watch.take();
+                meet(&end, *round);
+                let told = told();
+                watch.take() != told
+            });
+            rounds.count()
+        });
+        assert_eq!(lost, 0, "changes that are noted and not told");
     }
 }
