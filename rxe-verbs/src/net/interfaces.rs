@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Socket, Type};
 
-use crate::sys::socket::interface_mtu;
+use crate::sys::{kept::Kept, socket::interface_mtu, unix::out_of_the_way};
 
 /// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,9 +176,10 @@ fn is_usable(flags: &str) -> Option<bool> {
     Some(u32::from_str_radix(flags, 16).ok()? & (up | reject) == up)
 }
 
-/// Notices changes of interfaces, addresses and routes.
+/// Notices changes of interfaces, addresses and routes. If the program closes the descriptor, and a file of its own gets the number, that
+/// file is not read.
 #[derive(Debug)]
-pub struct Watch(OwnedFd);
+pub struct Watch(Kept<OwnedFd>);
 
 impl Watch {
     /// Subscribes to the kernel's announcements (`rtnetlink(7)`).
@@ -197,8 +198,8 @@ impl Watch {
             SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
             SockProtocol::NetlinkRoute,
         )?;
-        bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &NetlinkAddr::new(0, groups.cast_unsigned()))?;
-        Ok(Self(fd))
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups.cast_unsigned()))?;
+        Ok(Self(Kept::new(out_of_the_way(fd))))
     }
 
     /// Whether the kernel announced any change since the last call. If so, list the interfaces again. This does not tell what
@@ -206,8 +207,8 @@ impl Watch {
     pub fn changed(&self) -> bool {
         let mut changed = false;
         let mut buffer = [0; 8192];
-        loop {
-            match recv(std::os::fd::AsRawFd::as_raw_fd(&self.0), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        while self.0.is_intact() {
+            match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return changed,
                 // ENOBUFS: so many announcements that some were lost.
                 Ok(_) | Err(nix::Error::ENOBUFS) => changed = true,
@@ -215,6 +216,7 @@ impl Watch {
                 Err(_) => return changed,
             }
         }
+        changed
     }
 }
 
@@ -265,6 +267,19 @@ mod tests {
         assert!(list[0].addresses[0].usable);
         mark_unusable(&mut list, "fe800000000000000000000000000001 1f 40 20 c0        a\nrubbish\n");
         assert!(!list[0].addresses[0].usable);
+    }
+
+    /// Programs close all descriptors, ours among them (`close_range(2)`), and open files of their own.
+    #[test]
+    fn a_program_s_socket_is_not_read() {
+        let watch = Watch::new().unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        // SAFETY: puts a file of "the program's" in the place of the kept one, which is what is tested.
+        let stranger = unsafe { nix::unistd::dup2_raw(&theirs, watch.0.as_raw_fd()) }.unwrap();
+        ours.send(b"theirs").unwrap();
+        assert!(!watch.changed());
+        drop(watch);
+        assert_eq!(recv(stranger.as_raw_fd(), &mut [0; 8], MsgFlags::MSG_DONTWAIT), Ok(6));
     }
 
     #[test]
