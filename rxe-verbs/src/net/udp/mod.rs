@@ -63,6 +63,8 @@ pub struct UdpLink {
 struct Family {
     socket: Kept<Socket>,
     bound: IpAddr,
+    /// What the socket had dropped before. Sockets of the host service's group have had other owners.
+    dropped: u32,
     /// The TOS that is set as an option of the socket, see [`Priorities`].
     marked: u8,
     gso: bool,
@@ -98,7 +100,8 @@ impl UdpLink {
                 options::set_send_buffer(&socket, config.send_buffer);
                 gro &= options::try_gro(&socket, features);
                 let gso = options::try_gso(&socket, features);
-                Family { socket: Kept::new(socket), bound, marked: 0, gso, refusing: Vec::new() }
+                let dropped = receive_drops(socket.as_fd()).unwrap_or(0);
+                Family { socket: Kept::new(socket), bound, dropped, marked: 0, gso, refusing: Vec::new() }
             })
         };
         let v4 = family(sockets.v4, config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into());
@@ -232,7 +235,10 @@ impl Link for UdpLink {
     }
 
     fn drops(&self) -> u64 {
-        self.sockets().map(|fd| receive_drops(fd).map_or(0, u64::from)).sum()
+        let of = |family: &Family| {
+            receive_drops(family.socket.as_fd()).map_or(0, |all| all.wrapping_sub(family.dropped))
+        };
+        self.families().map(|family| u64::from(of(family))).sum()
     }
 
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {

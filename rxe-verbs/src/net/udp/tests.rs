@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::net::UdpSocket;
 
 use super::*;
-use crate::sys::socket::set_option;
+use crate::{net::BufferSize, sys::socket::set_option};
 use rxe_core::wire::Encapsulation;
 
 /// A link that sends from, and only from, a socket without checksums. It receives nothing: it is not on port 4791.
@@ -87,4 +87,26 @@ fn a_system_that_segments_fewer_packets_gets_fewer() {
     assert_eq!((link.path(dst, 0), link.capabilities().path()), (path, path));
     link.send(&batch, &bytes[64 * 20..128 * 20]).unwrap();
     assert!(link.path(dst, 0) == path && link.capabilities().gso);
+}
+
+/// The host service gives the sockets of a process that has ended to another one.
+#[test]
+fn what_an_earlier_owner_of_the_socket_lost_does_not_count() {
+    let own = IpAddr::from([127, 44, 3, 1]);
+    let (socket, sender) = (UdpSocket::bind((own, 0)).unwrap(), UdpSocket::bind((own, 0)).unwrap());
+    let to = socket.local_addr().unwrap();
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0).unwrap();
+    let flood = || (0..500).for_each(|_| _ = sender.send_to(&[0; 1000], to).unwrap());
+    flood();
+    let before = receive_drops(socket.as_fd()).unwrap();
+    assert!(before > 0);
+    let config =
+        UdpConfig { pool: 0, slots: None, recv_buffer: BufferSize::Default, ..UdpConfig::only(own, 0) };
+    let sockets = GroupSockets { v4: Some(socket.into()), v6: None };
+    let link = UdpLink::from_sockets(sockets, &config).unwrap();
+    assert_eq!(link.drops(), 0);
+    flood();
+    let after = receive_drops(link.sockets().next().unwrap()).unwrap();
+    assert_eq!(link.drops(), u64::from(after - before));
+    assert!(link.drops() > 0);
 }
