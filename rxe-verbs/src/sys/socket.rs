@@ -59,6 +59,12 @@ pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::
     attach(fd, libc::SO_ATTACH_FILTER, program)
 }
 
+/// Takes a socket's filter away, if it has one.
+pub(crate) fn detach_filter(fd: BorrowedFd<'_>) {
+    // ENOENT: it has none.
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
+}
+
 fn attach(fd: BorrowedFd<'_>, option: c_int, program: &[Instruction]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast::<libc::sock_filter>() };

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::sys::{
     kept::Kept,
-    socket::{attach_reuseport_program, receive_drops},
+    socket::{attach_reuseport_program, detach_filter, receive_drops},
 };
 
 pub use self::open::GroupSockets;
@@ -86,7 +86,8 @@ impl UdpLink {
         self.families().all(|family| family.socket.is_intact())
     }
 
-    /// Makes a link of sockets that are bound already, for instance sockets from the process that owns the group.
+    /// Makes a link of sockets that are bound already, for instance sockets from the process that owns the group. They may have had
+    /// other owners, such as a raw link, whose filter drops what arrives as frames.
     ///
     /// # Errors
     /// [`OpenError`] if the sending sockets cannot be made.
@@ -96,6 +97,7 @@ impl UdpLink {
         let mut family = |fd: Option<OwnedFd>, bound: IpAddr| {
             fd.map(|fd| {
                 let socket = Socket::from(fd);
+                detach_filter(socket.as_fd());
                 options::set_receive_buffer(&socket, config.recv_buffer);
                 options::set_send_buffer(&socket, config.send_buffer);
                 gro &= options::try_gro(&socket, features);

@@ -5,7 +5,10 @@ use core::ffi::c_int;
 use std::net::UdpSocket;
 
 use super::*;
-use crate::{net::BufferSize, sys::socket::set_option};
+use crate::{
+    net::BufferSize,
+    sys::socket::{drop_arrivals, set_option},
+};
 use rxe_core::wire::Encapsulation;
 
 /// A link that sends from, and only from, a socket without checksums. It receives nothing: it is not on port 4791.
@@ -109,4 +112,19 @@ fn what_an_earlier_owner_of_the_socket_lost_does_not_count() {
     let after = receive_drops(link.sockets().next().unwrap()).unwrap();
     assert_eq!(link.drops(), u64::from(after - before));
     assert!(link.drops() > 0);
+}
+
+/// The earlier owner may have been a raw link, which hears frames and has the socket drop them.
+#[test]
+fn a_filter_of_an_earlier_owner_of_the_socket_does_not_stay() {
+    let own = IpAddr::from([127, 44, 4, 1]);
+    let (socket, sender) = (UdpSocket::bind((own, 0)).unwrap(), UdpSocket::bind((own, 0)).unwrap());
+    socket.set_nonblocking(true).unwrap();
+    let to = socket.local_addr().unwrap();
+    drop_arrivals(socket.as_fd()).unwrap();
+    let config = UdpConfig { pool: 0, slots: None, ..UdpConfig::only(own, 0) };
+    let sockets = GroupSockets { v4: Some(socket.into()), v6: None };
+    let mut link = UdpLink::from_sockets(sockets, &config).unwrap();
+    sender.send_to(b"x", to).unwrap();
+    assert_eq!(link.recv(&mut RecvBatch::default()).unwrap(), 1);
 }
