@@ -177,6 +177,14 @@ fn two_on_one_interface() {
     }
 }
 
+/// Loopback addresses come from outside by no wire, but they do come by the loopback interface.
+#[test]
+fn two_on_loopback_addresses() {
+    let Some((left, _right)) = namespaces(1500) else { return };
+    let two = Two::of("lo", open(&left, "127.0.0.1", LinkKind::Raw), open(&left, "127.0.0.2", LinkKind::Raw));
+    play(&two, GidType::RoceV2, Mtu::M1024);
+}
+
 /// What cannot work is said in words.
 #[test]
 fn missing_neighbours_and_interfaces_are_named() {

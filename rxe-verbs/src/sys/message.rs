@@ -193,6 +193,8 @@ pub(crate) fn send_each_headed<H: AsRef<[u8]>>(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameArrival {
     pub(crate) ifindex: u32,
+    /// That interface is a loopback, so the sender is on this host.
+    pub(crate) inside: bool,
     pub(crate) kind: PacketType,
     pub(crate) len: usize,
     pub(crate) truncated: bool,
@@ -427,6 +429,7 @@ impl RecvRing {
         };
         (libc::c_int::from(name.sll_family) == libc::AF_PACKET).then(|| FrameArrival {
             ifindex: name.sll_ifindex.cast_unsigned(),
+            inside: name.sll_hatype == libc::ARPHRD_LOOPBACK,
             kind: PacketType::of(name.sll_pkttype),
             len: len.min(self.capacity),
             truncated: flags & libc::MSG_TRUNC != 0,

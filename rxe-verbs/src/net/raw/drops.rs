@@ -31,7 +31,7 @@ drops!(
     /// With another length than a header of theirs says: RoCEv1's GRH, IP or UDP. (What is longer has Ethernet's padding.)
     length = "dropped_frame_length",
     /// Of another form than RoCE packets have: IP options, other versions, another next header than a BTH, a loopback address as
-    /// the source.
+    /// the source of what came from outside.
     foreign = "dropped_foreign_frame",
     /// Pieces of IP packets.
     fragments = "dropped_fragment",
@@ -47,7 +47,7 @@ pub(super) enum Unusable {
     Short,
     /// Shorter than a header says, or longer than its contents can be.
     Length,
-    /// Of another protocol, port or version, with options, or from a loopback address.
+    /// Of another protocol, port or version, with options, or from a loopback address, but not by the loopback.
     Foreign,
     /// A piece of an IP packet.
     Fragment,

@@ -242,8 +242,8 @@ pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool 
 }
 
 /// Reads a frame of packets with `segment` bytes each. With `segment` 0 the frame is one packet of at most `largest` bytes.
-/// Bytes beyond the length in the headers are Ethernet padding and are left out.
-pub(super) fn read(frame: &[u8], segment: usize, largest: usize) -> Result<Read, Unusable> {
+/// Bytes beyond the length in the headers are Ethernet padding and are left out. `inside` says that it came by a loopback interface.
+pub(super) fn read(frame: &[u8], segment: usize, largest: usize, inside: bool) -> Result<Read, Unusable> {
     let (mut run, place) = match u16_at(frame, 12)? {
         ETHERTYPE_IPV4 => read_ipv4(frame, ETHERNET)?,
         ETHERTYPE_IPV6 => read_ipv6(frame, ETHERNET)?,
@@ -251,7 +251,7 @@ pub(super) fn read(frame: &[u8], segment: usize, largest: usize) -> Result<Read,
         _ => return Err(Unusable::Foreign),
     };
     // The system drops such packets where they come from outside (RFC 1122, 3.2.1.3). Whoever trusts this host's own relies on it.
-    if run.src.to_canonical().is_loopback() {
+    if !inside && run.src.to_canonical().is_loopback() {
         return Err(Unusable::Foreign);
     }
     if segment == 0 && place.len() > largest {

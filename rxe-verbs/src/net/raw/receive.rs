@@ -110,7 +110,7 @@ impl RawLink {
                 return None;
             }
             let (seen, frame) = split_vnet(bytes, vnet).map_err(|why| drops.count(why)).ok()?;
-            let read = frame::read(frame, seen.segment, LARGEST_PACKET);
+            let read = frame::read(frame, seen.segment, LARGEST_PACKET, arrival.inside);
             if let Some(recorder) = recorder {
                 let packets = read.as_ref().ok().map(|read| (read.place.clone(), read.run.segment_size));
                 recorder.arrived(frame, packets, seen.unsummed);

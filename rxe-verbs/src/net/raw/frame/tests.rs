@@ -12,7 +12,7 @@ fn recording(text: &str) -> Vec<Vec<u8>> {
 #[test]
 fn rocev1_frames_of_hardware() {
     for frame in recording(include_str!("../../../../../rxe-core/tests/data/rocev1.txt")) {
-        let Read { run, place } = read(&frame, 0, 4200).unwrap();
+        let Read { run, place } = read(&frame, 0, 4200, false).unwrap();
         assert_eq!((run.seen, run.src_port, place.start), (HeaderSeen::Grh, 0, 54));
         assert_eq!(run.segment_size, place.len());
         let batch = Transmit {
@@ -30,8 +30,8 @@ fn rocev1_frames_of_hardware() {
         assert_eq!(head.as_ref(), &frame[..54]);
         // Padding of Ethernet's is left out, a header that promises more than there is refused.
         let padded = [&frame[..], &[0xee; 7]].concat();
-        assert_eq!(read(&padded, 0, 4200).unwrap().place, place);
-        assert_eq!(read(&frame[..frame.len() - 1], 0, 4200).unwrap_err(), Unusable::Length);
+        assert_eq!(read(&padded, 0, 4200, false).unwrap().place, place);
+        assert_eq!(read(&frame[..frame.len() - 1], 0, 4200, false).unwrap_err(), Unusable::Length);
     }
 }
 
@@ -39,7 +39,7 @@ fn rocev1_frames_of_hardware() {
 fn rocev2_frames_of_hardware_and_kernel() {
     let frames = recording(include_str!("../../../../../rxe-core/tests/data/frames.txt"));
     for frame in frames.into_iter().filter(|frame| frame[12..14] == [8, 0]) {
-        let Read { run, place } = read(&frame, 0, 4200).unwrap();
+        let Read { run, place } = read(&frame, 0, 4200, false).unwrap();
         let ident = u16::from_be_bytes([frame[18], frame[19]]);
         assert_eq!(run.seen, HeaderSeen::Seen { ident, fragment: DONT_FRAGMENT });
         let batch = Transmit {
@@ -68,7 +68,7 @@ fn reading_is_total() {
             let frame = if vnet { [&Vnet::default().emit()[..], &frame].concat() } else { frame.clone() };
             let look = |bytes: &[u8], largest| {
                 let (seen, frame) = split_vnet(bytes, vnet)?;
-                read(frame, seen.segment, largest).map(|read| (read, frame.len()))
+                read(frame, seen.segment, largest, false).map(|read| (read, frame.len()))
             };
             for cut in 0..frame.len() {
                 if let Ok((Read { place, .. }, len)) = look(&frame[..cut], 4200) {
@@ -94,9 +94,10 @@ fn reading_is_total() {
 fn a_loopback_address_does_not_come_from_outside() {
     let frames = recording(include_str!("../../../../../rxe-core/tests/data/frames.txt"));
     let mut frame = frames.into_iter().find(|frame| frame[12..14] == [8, 0]).unwrap();
-    assert!(read(&frame, 0, 4200).is_ok());
+    assert!(read(&frame, 0, 4200, false).is_ok());
     frame[26..30].copy_from_slice(&[127, 0, 0, 9]);
-    assert_eq!(read(&frame, 0, 4200).unwrap_err(), Unusable::Foreign);
+    assert_eq!(read(&frame, 0, 4200, false).unwrap_err(), Unusable::Foreign);
+    assert!(read(&frame, 0, 4200, true).is_ok());
 }
 
 #[test]
@@ -105,13 +106,13 @@ fn pieces_and_merged_packets_are_told_apart() {
     let frame = frames.into_iter().find(|frame| frame[12..14] == [8, 0]).unwrap();
     let mut piece = frame.clone();
     piece[20] = 0x20;
-    assert_eq!(read(&piece, 0, 4200).unwrap_err(), Unusable::Fragment);
-    let whole = read(&frame, 0, 4200).unwrap().place.len();
-    assert_eq!(read(&frame, 0, whole - 1).unwrap_err(), Unusable::Merged);
+    assert_eq!(read(&piece, 0, 4200, false).unwrap_err(), Unusable::Fragment);
+    let whole = read(&frame, 0, 4200, false).unwrap().place.len();
+    assert_eq!(read(&frame, 0, whole - 1, false).unwrap_err(), Unusable::Merged);
     let batch = [&Vnet { heads: 0, unsummed: Some(34), segment: 100 }.emit()[..], &frame].concat();
     let (seen, frame) = split_vnet(&batch, true).unwrap();
     assert_eq!((seen.segment, seen.unsummed), (100, true));
-    assert_eq!(read(frame, seen.segment, whole - 1).unwrap().run.segment_size, 100);
+    assert_eq!(read(frame, seen.segment, whole - 1, false).unwrap().run.segment_size, 100);
 }
 
 /// The checksum that the kernel completes, and the heads of what it cuts.
@@ -167,7 +168,7 @@ fn made_up_frames_are_whole() {
         };
         let mut frame = vec![1; 3];
         assert!(make_up(&record, &mut frame));
-        let Read { run, place } = read(&frame, 0, 4200).unwrap();
+        let Read { run, place } = read(&frame, 0, 4200, false).unwrap();
         assert_eq!((run.src, run.dst, run.src_port, run.tos, run.ttl), (src, dst, 0xc001, 0x22, 7));
         assert_eq!(
             run.seen,
