@@ -195,10 +195,13 @@ impl Group {
         core::mem::replace(&mut self.members[place].records, records)
     }
 
-    /// Sets the inbox of a slot's process.
+    /// Sets the inbox of a slot's process. That of an earlier process is closed: it may have been killed, and then others would go on
+    /// writing there what is for the next process.
     pub(crate) fn put_inbox(&mut self, slot: u8, inbox: Option<InboxFiles>) {
-        if let Some(place) = self.place.get(&slot) {
-            self.members[*place].inbox = inbox;
+        if let Some(place) = self.place.get(&slot)
+            && let Some(earlier) = core::mem::replace(&mut self.members[*place].inbox, inbox)
+        {
+            earlier.close();
         }
     }
 
@@ -330,4 +333,22 @@ fn config(v4: bool, v6: bool, sharing: Sharing) -> UdpConfig {
 /// [`ConfigError`].
 pub(crate) fn member_config() -> Result<UdpConfig, ConfigError> {
     UdpConfig { slots: None, sharing: Sharing::Group, ..UdpConfig::default() }.with_environment()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inbox_that_nobody_reads_is_closed() {
+        let mut group = Group::empty((false, false));
+        group.add(5, GroupSockets { v4: None, v6: None });
+        let inbox = InboxFiles::new().unwrap();
+        let writers = inbox.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+        let writers = InboxFiles::adopt(writers).unwrap();
+        group.put_inbox(5, Some(inbox));
+        assert!(!writers.is_closed());
+        group.put_inbox(5, None);
+        assert!(writers.is_closed());
+    }
 }

@@ -91,6 +91,19 @@ impl InboxFiles {
         Ok(Self { memory: SharedFile::adopt(memory, INBOX * 8)?, event: Kept::new(Event::adopt(event)) })
     }
 
+    /// The process that reads the inbox has gone. Whoever writes to it learns of that with the next batch.
+    pub(crate) fn close(&self) {
+        // If it cannot be mapped, they learn of it when their lane is full.
+        if let Ok(words) = self.memory.map(PAGE) {
+            words.words()[CLOSED].store(1, Ordering::Release);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.memory.map(PAGE).unwrap().words()[CLOSED].load(Ordering::Acquire) != 0
+    }
+
     /// The descriptors, to pass on.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
         [self.memory.as_fd(), self.event.as_fd()]

@@ -242,6 +242,21 @@ fn a_lane_to_nobody_is_known() {
     assert!(!lane.is_alive(), "its owner is dead");
 }
 
+/// A reader that was killed does not say so itself. Until the lane is full, nobody looks whether it lives.
+#[test]
+fn a_lane_to_one_who_was_killed_is_closed_by_whoever_made_the_inbox() {
+    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let pidfd = crate::sys::unix::pidfd_of(child.id()).unwrap();
+    let made = InboxFiles::new().unwrap();
+    let passed_on = made.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+    let mut lane = Lane::open(InboxFiles::adopt(passed_on).unwrap(), pidfd, 1).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(lane.send(&batch("10.0.0.2", 50), &bytes(50, 0)));
+    made.close();
+    assert!(!lane.send(&batch("10.0.0.2", 50), &bytes(50, 0)));
+}
+
 /// Programs may have signals at any moment, for example those of a profiler.
 #[test]
 fn signals_do_not_end_a_lane() {
