@@ -6,6 +6,7 @@ use crate::{
         interfaces::{Interface, Watch, interfaces},
     },
     sys::{
+        alarm::Alarm,
         lock,
         poll::{self, AnyReadable},
         process::{is_background, network_namespace},
@@ -19,6 +20,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Instant,
 };
+
+/// If the interfaces cannot be listed, for instance because no descriptor is left, they are listed again after this time.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Someone who wants to know.
 pub(crate) trait Follower: Send + Sync + core::fmt::Debug {
@@ -77,7 +81,9 @@ pub(crate) struct Network {
     watch: Option<Watch>,
     /// While it lasts no interface has a carrier.
     outage: Option<Arc<Outage>>,
-    /// Readable when something was announced; of nothing where nothing is.
+    /// Set when the interfaces could not be listed.
+    again: Alarm,
+    /// Readable when something was announced, or is to be looked at again.
     readable: AnyReadable,
     /// The network namespace it is about: a thread may live in another one.
     namespace: Option<PathBuf>,
@@ -94,10 +100,11 @@ struct Told {
 impl Network {
     pub(crate) fn new(outage: Option<Arc<Outage>>) -> std::io::Result<Self> {
         let watch = Watch::new().ok();
-        let outages = outage.iter().map(AsFd::as_fd);
-        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).chain(outages).collect();
+        let again = Alarm::new(AGAIN)?;
+        let others = outage.iter().map(AsFd::as_fd).chain([again.as_fd()]);
+        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).chain(others).collect();
         let readable = AnyReadable::new(&fds)?;
-        Ok(Self { watch, outage, readable, namespace: network_namespace(), told: Mutex::default() })
+        Ok(Self { watch, outage, again, readable, namespace: network_namespace(), told: Mutex::default() })
     }
 
     pub(crate) fn follow(&self, follower: &Arc<impl Follower + 'static>) {
@@ -146,9 +153,11 @@ impl Network {
         // Kept to the end: whoever asks while we look waits for the answer.
         let mut told = self.told();
         self.note_news(&mut told);
-        if told.stale
-            && let Ok(mut list) = interfaces()
-        {
+        if told.stale {
+            let Ok(mut list) = interfaces() else {
+                self.again.set();
+                return true;
+            };
             told.stale = false;
             let is_down = self.outage.as_ref().is_some_and(|outage| outage.is_on(Instant::now()));
             list.iter_mut().for_each(|interface| interface.running &= !is_down);
@@ -166,6 +175,7 @@ impl Network {
 
     /// Takes what was announced from the descriptors.
     fn note_news(&self, told: &mut Told) {
+        self.again.clear();
         told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
         told.stale |= self.outage.as_ref().is_some_and(|outage| outage.take_news());
     }
@@ -185,7 +195,40 @@ impl AsFd for Network {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU32, Ordering};
+    use nix::{
+        sys::{
+            resource::{Resource, getrlimit, setrlimit},
+            wait::{WaitStatus, waitpid},
+        },
+        unistd::{ForkResult, fork},
+    };
     use std::thread;
+
+    /// The system announces a change once. No descriptor is left then, and some are a little later.
+    #[test]
+    fn a_change_is_told_when_descriptors_are_left_again() {
+        let tells = || {
+            let network = Network::new(None).unwrap();
+            let watch = network.watch().unwrap();
+            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
+            let too_early = network.look_closely() && watch.take();
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+            let again = poll::wait(&[network.as_fd()], Some(Duration::from_secs(20))).unwrap() != 0;
+            !too_early && again && network.look_closely() && watch.take()
+        };
+        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let good = tells();
+                // SAFETY: ends the process without the harness's handlers.
+                unsafe { libc::_exit(i32::from(!good)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+    }
 
     /// Two threads come here as often, and go on at the same moment.
     fn meet(arrived: &AtomicU32, round: u32) {
