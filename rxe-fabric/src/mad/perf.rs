@@ -78,6 +78,8 @@ pub fn answer(request: &Mad, counts: &PortCounts) -> Option<(Mad, Reset)> {
     let attribute = request.attribute();
     if attribute == CLASS_PORT_INFO && !is_set {
         let mut reply = request.reply(0);
+        // What the request has there means nothing. Returned, it would be a redirection.
+        reply.0[DATA..].fill(0);
         class_port_info(1, ALL_PORTS | EXTENDED, &mut reply.0[DATA..]);
         return Some((reply, NONE));
     }
@@ -139,6 +141,15 @@ mod tests {
         assert_eq!(ask(method::GET, PORT_COUNTERS, 2, 0).0.status(), status::INVALID_FIELD);
         assert_eq!(ask(method::GET, 0x36, 1, 0).0.status(), status::UNSUPPORTED);
         assert_eq!(field(&ask(method::GET, CLASS_PORT_INFO, 0, 0).0, 16, 16), 0x500);
+        let mut noisy = Mad([0xff; MAD_LEN]);
+        noisy.0[..4].copy_from_slice(&[1, class::PERF, 1, method::GET]);
+        put(&mut noisy.0, 128, 16, CLASS_PORT_INFO.into());
+        let (told, _) = answer(&noisy, &COUNTS).unwrap();
+        let rest = &told.0[DATA + 8..];
+        assert!(
+            field(&told, 32, 27) == 0 && rest.iter().all(|byte| *byte == 0),
+            "no more capabilities, no redirection"
+        );
         assert_eq!(
             COUNTS.since(&PortCounts { sent_packets: 9, received_words: 1, ..COUNTS }).each(),
             [0, 1, 0, 0]
