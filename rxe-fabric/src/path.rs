@@ -229,7 +229,7 @@ impl Fabric {
 }
 
 /// The rate of a code, in 0.1 Gbit/s (IBTA vol. 1, 15.2.5.16; codes from 19 on by release 1.6).
-const fn speed(rate: u8) -> u32 {
+pub(crate) const fn speed(rate: u8) -> u32 {
     const TENTHS: [u32; 25] = [
         0, 0, 25, 100, 300, 50, 200, 400, 600, 800, 1200, 140, 560, 1120, 1680, 250, 1000, 2000, 3000, 280,
         500, 4000, 6000, 8000, 12_000,

@@ -7,7 +7,8 @@ use super::{
     class, class_port_info, method, smp, status,
     subnet::{Subnet, Target},
 };
-use core::ops::Range;
+use crate::path::speed;
+use core::ops::{Range, RangeInclusive};
 
 /// Version of the class since release 1.1.
 pub(super) const VERSION: u8 = 2;
@@ -171,7 +172,7 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
         NODE_RECORD => (nodes(mad, subnet), 112, DESCRIPTION_COMPONENT + 1),
         PORT_INFO_RECORD => (ports(mad, subnet), 72, CAPABILITY_COMPONENT + 1),
         SM_INFO_RECORD => (managers(mad, subnet), 32, MANAGER_FIELDS.len() as u32),
-        PATH_RECORD => (paths.iter().map(path_record).collect(), 64, u64::BITS),
+        PATH_RECORD => (path_records(mad, paths), 64, u64::BITS),
         _ => return refuse(status::UNSUPPORTED),
     };
     // Records that were chosen without a component would be the wrong ones.
@@ -257,6 +258,55 @@ fn managers(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
         put_bytes(&mut record, 4, &info[..24]);
     }
     if fits(mad, &record, MANAGER_FIELDS) { vec![record] } else { Vec::new() }
+}
+
+/// A property of paths that a query may bound: the component of its selector, which that of its value follows, where they are in the
+/// record, the codes that it may have, how much a code stands for, and whether a path that could have more also has exactly less.
+struct Bound {
+    component: u32,
+    at: usize,
+    codes: RangeInclusive<u8>,
+    much: fn(u8) -> u32,
+    has_less: bool,
+}
+
+const MTU: Bound = Bound { component: 16, at: 432, codes: 1..=5, much: u32::from, has_less: true };
+const RATE: Bound = Bound { component: 18, at: 440, codes: 2..=24, much: speed, has_less: false };
+const PACKET_LIFE: Bound = Bound { component: 20, at: 448, codes: 1..=63, much: u32::from, has_less: true };
+
+impl Bound {
+    /// The code for the answer, if the path is possible with one that the query allows: more than, less than or exactly its value,
+    /// or any (IBTA vol. 1, 15.2.5.16). As in OpenSM, a selector or a value alone allows any.
+    fn allowed(&self, mad: &Mad, has: u8) -> Option<u8> {
+        let record = &mad.0[RECORDS..];
+        if mask(mad) >> self.component & 3 != 3 {
+            return Some(has);
+        }
+        let (selector, wanted) = (get(record, self.at, 2), get(record, self.at + 2, 6) as u8);
+        let (most, bound) = ((self.much)(has), (self.much)(wanted));
+        match selector {
+            0 => (most > bound).then_some(has),
+            1 if most >= bound => {
+                let below = self.codes.clone().filter(|code| (self.much)(*code) < bound);
+                below.max_by_key(|code| (self.much)(*code))
+            }
+            2 => (most == bound || self.has_less && most > bound).then_some(wanted),
+            _ => Some(has),
+        }
+    }
+}
+
+/// The records of the paths that are possible within the query's bounds. A rate that is not known is within any.
+fn path_records(mad: &Mad, paths: &[PathAnswer]) -> Vec<Vec<u8>> {
+    let bounded = |path: &PathAnswer| {
+        Some(PathAnswer {
+            mtu: MTU.allowed(mad, path.mtu)?,
+            rate: if path.rate == 0 { 0 } else { RATE.allowed(mad, path.rate)? },
+            packet_life: PACKET_LIFE.allowed(mad, path.packet_life)?,
+            ..*path
+        })
+    };
+    paths.iter().filter_map(bounded).map(|path| path_record(&path)).collect()
 }
 
 fn path_record(path: &PathAnswer) -> Vec<u8> {
@@ -441,6 +491,50 @@ mod tests {
         );
         assert_eq!((get(record, 440, 8), get(record, 448, 8), get(&told, 256, 32)), (0, 0x90, 84));
         assert_eq!(first_segment(&mad, &told).status(), 0);
+    }
+
+    /// What OpenSM answers for the same selectors (osm_sa_path_record.c).
+    #[test]
+    fn paths_are_within_the_bounds_of_the_query() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables, 1);
+        // MTU 1024, 10 Gbit/s, 4.096 us << 16.
+        let path = PathAnswer { mtu: 3, rate: 3, packet_life: 16, ..PathAnswer::default() };
+        let told = |bound: &Bound, path: PathAnswer, selector: u64, value: u64| {
+            let mut mad = ask(method::GET, PATH_RECORD, 3 << bound.component);
+            put(&mut mad.0[RECORDS..], bound.at, 2, selector);
+            put(&mut mad.0[RECORDS..], bound.at + 2, 6, value);
+            let told = Mad::of(&answer(&mad, &subnet, &[path]).unwrap()).unwrap();
+            (told.status(), get(&told.0[RECORDS..], bound.at + 2, 6))
+        };
+        for (bound, selector, value, wanted) in [
+            (&MTU, 0, 2, Some(3)),
+            (&MTU, 0, 3, None),
+            (&MTU, 1, 3, Some(2)),
+            (&MTU, 1, 5, Some(3)),
+            (&MTU, 1, 1, None),
+            (&MTU, 2, 4, None),
+            (&MTU, 2, 1, Some(1)),
+            (&MTU, 3, 5, Some(3)),
+            // Rates by what their codes stand for: 5 is 5 Gbit/s, 11 is 14.
+            (&RATE, 0, 5, Some(3)),
+            (&RATE, 0, 11, None),
+            (&RATE, 1, 3, Some(5)),
+            (&RATE, 2, 3, Some(3)),
+            (&RATE, 2, 5, None),
+            (&PACKET_LIFE, 1, 10, Some(9)),
+            (&PACKET_LIFE, 2, 20, None),
+        ] {
+            let (refusal, code) = told(bound, path, selector, value);
+            let found = (refusal == 0).then_some(code);
+            assert_eq!(found, wanted, "component {}: {selector}, {value}", bound.component);
+            assert!(refusal == 0 || refusal == status::NO_RECORDS);
+        }
+        assert_eq!(told(&RATE, PathAnswer { rate: 0, ..path }, 0, 9), (0, 0), "Ethernet tells no rate");
+        // A selector alone is no bound.
+        let mut mad = ask(method::GET, PATH_RECORD, 1 << MTU.component);
+        put(&mut mad.0[RECORDS..], MTU.at, 8, 5);
+        assert_eq!(Mad::of(&answer(&mad, &subnet, &[path]).unwrap()).unwrap().status(), 0);
     }
 
     #[test]
