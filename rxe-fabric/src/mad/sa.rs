@@ -19,8 +19,8 @@ const SM_INFO_RECORD: u16 = 0x18;
 const PATH_RECORD: u16 = 0x35;
 /// The offset of the records, and the bytes of records that a datagram can hold.
 pub(super) const RECORDS: usize = 56;
-/// Most bytes of an answer, with any number of records.
-const MOST: usize = 14 * 1024;
+/// Most bytes of an answer, with any number of records: what a program of this host can get in one message.
+const MOST: usize = 15 * 1024;
 /// The capability bit IsQoSSupported is not among the 16 bits that are reported.
 const CAPABILITIES: u16 = 0;
 
@@ -180,6 +180,8 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
         return refuse(status::INVALID_REQUEST);
     }
     match (is_table, &records[..]) {
+        // The requester could not see that some are missing.
+        (true, records) if RECORDS + records.len() * size > MOST => refuse(status::NO_RESOURCES),
         (true, records) => Some(table(mad, records, size)),
         (false, []) => refuse(status::NO_RECORDS),
         (false, [first, ..]) => {
@@ -339,7 +341,6 @@ fn table(mad: &Mad, records: &[Vec<u8>], size: usize) -> SaAnswer {
     const OWN_HEADER: usize = 20;
     let mut reply = mad.reply(0);
     put_bytes(&mut reply.0, 24, &HEADER);
-    let records = &records[..records.len().min((MOST - RECORDS) / size)];
     put(&mut reply.0, 224, 32, 1);
     put(&mut reply.0, 256, 32, (OWN_HEADER + records.len() * size) as u64);
     put(&mut reply.0, 352, 16, size as u64 / 8);
@@ -538,13 +539,22 @@ mod tests {
     }
 
     #[test]
-    fn long_tables_end_and_do_not_fit_a_datagram() {
+    fn tables_are_whole_or_refused() {
         let (lanes, tables) = (Lanes::default(), Tables::default());
-        let subnet = subnet(&lanes, &tables, 1000);
+        // As many hosts as the service shows.
+        let wide = subnet(&lanes, &tables, 128);
         let mad = ask(method::GET_TABLE, NODE_RECORD, 0);
-        let all = answer(&mad, &subnet, &[]).unwrap();
-        assert!(all.len() <= MOST && count(&all) > 100);
-        assert_eq!(first_segment(&mad, &all).status(), status::NO_RESOURCES);
-        assert!(!answer(&ask(method::GET_TABLE, PORT_INFO_RECORD, 0), &subnet, &[]).unwrap().is_empty());
+        let all = answer(&mad, &wide, &[]).unwrap();
+        assert!(all.len() <= MOST);
+        assert_eq!(count(&all), 2 + 128);
+        assert_eq!(first_segment(&mad, &all).status(), status::NO_RESOURCES, "for another host");
+        // A record for each port of 128 hosts and of the switch has no room.
+        let refused = |subnet: &Subnet<'_>, attribute| {
+            let told = answer(&ask(method::GET_TABLE, attribute, 0), subnet, &[]).unwrap();
+            Mad::of(&told).is_some_and(|mad| mad.status() == status::NO_RESOURCES)
+        };
+        assert!(refused(&wide, PORT_INFO_RECORD));
+        let endless = subnet(&lanes, &tables, 1000);
+        assert!(refused(&endless, NODE_RECORD) && refused(&endless, PORT_INFO_RECORD));
     }
 }
