@@ -62,6 +62,12 @@ pub mod method {
     pub const TRAP_REPRESS: u8 = 0x07;
     /// Reads all records that fit.
     pub const GET_TABLE: u8 = 0x12;
+    /// Reads records of a trace.
+    pub const GET_TRACE_TABLE: u8 = 0x13;
+    /// Reads what needs a request of several segments.
+    pub const GET_MULTI: u8 = 0x14;
+    /// Removes a record.
+    pub const DELETE: u8 = 0x15;
     /// Bit of all responses.
     pub const RESPONSE: u8 = 0x80;
 }
@@ -70,6 +76,8 @@ pub mod method {
 pub mod status {
     /// The class version is not ours.
     pub const BAD_VERSION: u16 = 0x0004;
+    /// The method is not supported.
+    pub const UNSUPPORTED_METHOD: u16 = 0x0008;
     /// The method, or the attribute with it, is not supported. Kernels answer this for a class without an agent.
     pub const UNSUPPORTED: u16 = 0x000c;
     /// A field of the attribute has an invalid value.
@@ -80,6 +88,8 @@ pub mod status {
     pub const INVALID_REQUEST: u16 = 0x0200;
     /// Subnet administration: no record matches.
     pub const NO_RECORDS: u16 = 0x0300;
+    /// Subnet administration: several records match a request for one.
+    pub const TOO_MANY_RECORDS: u16 = 0x0400;
     /// Direction bit of a directed answer.
     pub const DIRECTION: u16 = 0x8000;
 }

@@ -17,6 +17,8 @@ pub(super) const NODE_RECORD: u16 = 0x11;
 const PORT_INFO_RECORD: u16 = 0x12;
 const SM_INFO_RECORD: u16 = 0x18;
 const PATH_RECORD: u16 = 0x35;
+/// The header of segments.
+const SEGMENT: Range<usize> = 24..36;
 /// The offset of the records, and the bytes of records that a datagram can hold.
 pub(super) const RECORDS: usize = 56;
 /// Most bytes of an answer, with any number of records: what a program of this host can get in one message.
@@ -152,12 +154,22 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
         return None;
     }
     let is_table = mad.method() == method::GET_TABLE;
-    if !is_table {
+    let is_other = matches!(mad.method(), method::GET_TRACE_TABLE | method::GET_MULTI | method::DELETE);
+    if !is_table && !is_other {
         mad.unmatched()?;
     }
     let refuse = |status| Some(mad.reply(status).0.to_vec());
     if mad.version() != VERSION {
         return refuse(status::BAD_VERSION);
+    }
+    if is_other {
+        let mut refusal = mad.reply(status::UNSUPPORTED_METHOD);
+        // It is no segment, even if the request is one.
+        refusal.0[SEGMENT].fill(0);
+        if mad.method() == method::GET_TRACE_TABLE {
+            refusal.0[3] = method::GET_TABLE | method::RESPONSE;
+        }
+        return Some(refusal.0.to_vec());
     }
     if mad.method() == method::SET {
         return refuse(status::UNSUPPORTED);
@@ -449,7 +461,17 @@ mod tests {
         old.0[2] = 1;
         assert_eq!(status_of(&old), status::BAD_VERSION);
         assert_eq!(status_of(&ask(method::GET, CLASS_PORT_INFO, 0)), 0);
-        assert_eq!(answer(&ask(0x14, NODE_RECORD, 0), &subnet, &[]), None);
+        // Any request is answered, because its sender waits; reports and traps are not.
+        for (asked, told_by) in
+            [(method::GET_TRACE_TABLE, 0x92), (method::GET_MULTI, 0x94), (method::DELETE, 0x95)]
+        {
+            let mut mad = ask(asked, 0x31, 0);
+            mad.0[SEGMENT].fill(1);
+            let told = Mad::of(&answer(&mad, &subnet, &[]).unwrap()).unwrap();
+            assert_eq!((told.status(), told.method()), (status::UNSUPPORTED_METHOD, told_by));
+            assert_eq!(told.0[SEGMENT], [0; 12]);
+        }
+        assert_eq!(answer(&ask(0x06, NODE_RECORD, 0), &subnet, &[]), None);
     }
 
     #[test]
