@@ -196,6 +196,8 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
         (true, records) if RECORDS + records.len() * size > MOST => refuse(status::NO_RESOURCES),
         (true, records) => Some(table(mad, records, size)),
         (false, []) => refuse(status::NO_RECORDS),
+        // By the query without conditions a host asks another who it is ([`super::ask_node`]).
+        (false, [_, _, ..]) if mask(mad) != 0 => refuse(status::TOO_MANY_RECORDS),
         (false, [first, ..]) => {
             let mut reply = mad.reply(0);
             reply.0[RECORDS..].fill(0);
@@ -415,6 +417,11 @@ mod tests {
         put(&mut one.0[RECORDS..], 0, 16, 77);
         let nobody = Mad::of(&answer(&one, &subnet, &[]).unwrap()).unwrap();
         assert_eq!(nobody.status(), status::NO_RECORDS);
+        // By the type: four hosts.
+        let mut hosts = ask(method::GET, NODE_RECORD, 1 << 4);
+        put(&mut hosts.0[RECORDS..], 48, 8, 1);
+        let several = Mad::of(&answer(&hosts, &subnet, &[]).unwrap()).unwrap();
+        assert_eq!(several.status(), status::TOO_MANY_RECORDS);
 
         // Ports of the four hosts, and those of the switch with its own.
         let ports = answer(&ask(method::GET_TABLE, PORT_INFO_RECORD, 0), &subnet, &[]).unwrap();
