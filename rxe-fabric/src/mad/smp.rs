@@ -2,7 +2,7 @@
 //! each host answers its own requests, for itself and for the hosts that it knows.
 
 use super::{
-    DATA, MAD_LEN, Mad,
+    DATA, MAD_LEN, MULTICAST_LIDS, Mad, SWITCH_LID,
     bits::{put, put_bytes},
     class, method, status,
     subnet::{Node, Subnet, Target},
@@ -17,6 +17,7 @@ const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 const SL_TO_VL: u16 = 0x17;
 const VL_ARBITRATION: u16 = 0x18;
+const LINEAR_FORWARDING: u16 = 0x19;
 const SM_INFO: u16 = 0x20;
 
 /// Bytes of an attribute.
@@ -33,6 +34,8 @@ const CA: u64 = 1;
 const SWITCH: u64 = 2;
 /// P_Keys and arbitration entries in a block.
 const BLOCK: usize = 32;
+/// The port of LIDs that a switch does not forward to.
+const NO_PORT: u8 = 0xff;
 
 /// Answers a request that was sent to `lid`. `None` if there is no such node or hop, or if the method needs no answer. Nothing
 /// can be set.
@@ -61,7 +64,9 @@ pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
         reply = request.reply(0);
         reply.0[6] = if request.is_directed() { 0 } else { reply.0[6] };
         put_bytes(&mut reply.0, DATA, &data);
-    } else if matches!(attribute, NODE_DESCRIPTION..=VL_ARBITRATION | SM_INFO) {
+    } else if matches!(attribute, NODE_DESCRIPTION..=VL_ARBITRATION | SM_INFO)
+        || attribute == LINEAR_FORWARDING && target == Target::Switch
+    {
         put(&mut reply.0, 33, 15, status::INVALID_FIELD.into());
     }
     Some(reply)
@@ -99,7 +104,8 @@ pub(super) fn describe(
     match (attribute, target) {
         (NODE_DESCRIPTION, _) => put_bytes(&mut data[..ATTRIBUTE - 1], 0, node.name.as_bytes()),
         (NODE_INFO, _) => node_info(&node, target, arrives, subnet, &mut data),
-        (SWITCH_INFO, Target::Switch) => put(&mut data, 96, 16, 1),
+        (SWITCH_INFO, Target::Switch) => switch_info(&mut data),
+        (LINEAR_FORWARDING, Target::Switch) => forwarding(modifier, subnet, &mut data)?,
         (GUID_INFO, _) if modifier == 0 => put(&mut data, 0, 64, node.guid),
         (PORT_INFO, _) => port_info(modifier, &node, target, subnet, arrives, &mut data)?,
         (PKEY_TABLE, Target::Own) => {
@@ -154,6 +160,26 @@ fn node_info(node: &Node, target: Target<'_>, arrives: u8, subnet: &Subnet<'_>, 
     put(data, 256, 32, if target == Target::Own { subnet.revision.into() } else { 0 });
     put(data, 288, 8, arrives.into());
     put(data, 296, 24, vendor.into());
+}
+
+/// A switch has a table of ports by LIDs (IBTA vol. 1, 14.2.5.4), with all LIDs of ports in it.
+fn switch_info(data: &mut [u8]) {
+    put(data, 0, 16, MULTICAST_LIDS.into());
+    put(data, 48, 16, SWITCH_LID.into());
+    put(data, 96, 16, 1);
+}
+
+/// A block of that table: the ports of as many LIDs as there are bytes (IBTA vol. 1, 14.2.5.10).
+fn forwarding(block: u32, subnet: &Subnet<'_>, data: &mut [u8; ATTRIBUTE]) -> Option<()> {
+    let first = u16::try_from(block).ok()?.checked_mul(ATTRIBUTE as u16)?;
+    if first >= MULTICAST_LIDS {
+        return None;
+    }
+    for (lid, place) in (first..).zip(data.iter_mut()) {
+        let target = if lid == 0 { None } else { subnet.with_lid(lid) };
+        *place = target.map_or(NO_PORT, |target| subnet.port_of(target));
+    }
+    Some(())
 }
 
 /// As in our view of sysfs: 40 Gbit/s, whatever the rate of the Ethernet.
@@ -314,5 +340,26 @@ mod tests {
         let of_switch = |port| answer(&get_of(PORT_INFO, port), subnet.switch().lid, &subnet).unwrap();
         assert_eq!(field(&of_switch(0), 128, 16), u64::from(subnet.switch().lid));
         assert_eq!((field(&of_switch(3), 128, 16), of_switch(4).status()), (0, status::INVALID_FIELD));
+    }
+
+    #[test]
+    fn the_switch_knows_the_port_of_each_lid() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables);
+        let ask =
+            |attribute, modifier| answer(&get_of(attribute, modifier), subnet.switch().lid, &subnet).unwrap();
+        let info = ask(SWITCH_INFO, 0);
+        let (capacity, top) = (field(&info, 0, 16), field(&info, 48, 16));
+        assert!(capacity > top && top >= u64::from(subnet.switch().lid), "{capacity} {top}");
+        let port = |lid: u16| {
+            let block = ask(LINEAR_FORWARDING, u32::from(lid) / 64);
+            assert_eq!(block.status(), 0);
+            block.0[DATA + usize::from(lid) % 64]
+        };
+        assert_eq!([1, 7, 9, 0xbfff, 0, 2, 8, 0xbffe].map(port), [1, 2, 3, 0, 255, 255, 255, 255]);
+        assert_eq!(ask(LINEAR_FORWARDING, 768).status(), status::INVALID_FIELD);
+        assert_eq!(ask(LINEAR_FORWARDING, u32::MAX).status(), status::INVALID_FIELD);
+        let of_host = answer(&get_of(LINEAR_FORWARDING, 0), 1, &subnet).unwrap();
+        assert_eq!(of_host.status(), status::UNSUPPORTED);
     }
 }
