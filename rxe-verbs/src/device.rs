@@ -250,6 +250,27 @@ impl Device {
         usable(&self.interface)
     }
 
+    /// The address by which packets to another address leave: that address, if it is one of these; else one of the same network, with
+    /// the longest prefix; else the first of the same family. `None` if there is none of that family.
+    pub(crate) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        let common = |ip: IpAddr| match (ip, to) {
+            (IpAddr::V4(ip), IpAddr::V4(to)) => Some((u32::from(ip) ^ u32::from(to)).leading_zeros()),
+            (IpAddr::V6(ip), IpAddr::V6(to)) => Some((u128::from(ip) ^ u128::from(to)).leading_zeros()),
+            _ => None,
+        };
+        let is_scoped = |ip: IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let usable = self.interface.addresses.iter().filter(|address| address.usable);
+        let ranked = usable.filter_map(|address| {
+            let near = common(address.ip)? >= address.prefix.into();
+            let rank =
+                (address.ip == to, near.then_some(address.prefix), is_scoped(address.ip) == is_scoped(to));
+            Some((rank, address.ip))
+        });
+        // Of equal ones the first.
+        let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
+        best.map(|(_, ip)| ip)
+    }
+
     /// Its GID table, over the link that the environment asks for (`RXE_LINK`).
     #[must_use]
     pub fn gids(&self) -> GidTable {
@@ -320,6 +341,38 @@ mod tests {
 
     fn shown(devices: &[Device]) -> Vec<(&str, &str)> {
         devices.iter().map(|device| (device.name(), device.netdev())).collect()
+    }
+
+    #[test]
+    fn packets_leave_by_an_address_of_the_same_network() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut interface = interface("a", 2, false);
+        interface.addresses = [
+            ("10.0.0.1", 24, true),
+            ("192.168.7.1", 24, true),
+            ("192.168.7.129", 25, true),
+            ("172.16.0.1", 16, false),
+            ("2001:db8::1", 64, true),
+            ("fe80::1", 64, true),
+        ]
+        .map(|(text, prefix, usable)| crate::net::interfaces::Address { ip: ip(text), prefix, usable })
+        .to_vec();
+        let device = Device { name: "rxe0".to_owned(), number: 0, interface };
+        for (to, from) in [
+            ("10.0.0.9", "10.0.0.1"),
+            ("192.168.7.9", "192.168.7.1"),
+            ("192.168.7.200", "192.168.7.129"),
+            ("192.168.7.129", "192.168.7.129"),
+            ("192.168.7.1", "192.168.7.1"),
+            ("172.16.0.9", "10.0.0.1"),
+            ("203.0.113.1", "10.0.0.1"),
+            ("fe80::9", "fe80::1"),
+            ("2001:db8::9", "2001:db8::1"),
+            ("2001:db8:1::9", "2001:db8::1"),
+        ] {
+            assert_eq!(device.source_for(ip(to)), Some(ip(from)), "{to}");
+        }
+        assert_eq!(Device::virtual_one("b", &[ip("10.0.0.1")]).source_for(ip("fe80::1")), None);
     }
 
     #[test]

@@ -200,9 +200,7 @@ impl Service {
 
     /// The address of a device by which another address is reached.
     fn way(&self, device: &Device, to: IpAddr, address: &MadAddress) -> Option<Origin> {
-        let mut own = device.addresses().filter(|own| own.is_ipv4() == to.is_ipv4());
-        let is_own = device.addresses().any(|own| own == to);
-        let local = if is_own { Some(to) } else { own.next() }?;
+        let local = device.source_for(to)?;
         let table = self.config.pkeys_of(device.netdev());
         let pkey = table.get(usize::from(address.pkey_index)).or_else(|| table.first()).copied();
         let by_level = || {
