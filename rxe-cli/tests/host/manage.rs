@@ -4,11 +4,8 @@ use super::{
     netns::Namespace,
     stage::{Service, until},
 };
-use rxe_verbs::{
-    devices,
-    host::{MAX_AGENTS, MadAddress, MadFilter, MadPort, ManagedMad, TIMED_OUT},
-};
-use std::net::Ipv4Addr;
+use rxe_verbs::host::{MAX_AGENTS, MadAddress, MadFilter, MadPort, ManagedMad, TIMED_OUT};
+use std::{fs, net::Ipv4Addr, process::Command};
 
 /// Application specific management (IBTA vol. 1, 13.4.4): no class that the service answers itself.
 const CLASS: u8 = 0x11;
@@ -18,10 +15,38 @@ const GET_RESP: u8 = 0x81;
 const UNSUPPORTED: [u8; 2] = [0, 0x0c];
 
 fn open(namespace: &Namespace) -> MadPort {
-    namespace.run(|| {
-        let loopback = devices().unwrap().into_iter().find(|device| device.netdev() == "lo").unwrap();
-        MadPort::open(loopback.name()).unwrap()
+    open_on(namespace, "lo")
+}
+
+/// The port of an interface's device. Another process tells the device's name, because this one keeps names of earlier namespaces.
+fn open_on(namespace: &Namespace, netdev: &'static str) -> MadPort {
+    namespace.run(move || {
+        let list = Command::new(env!("CARGO_BIN_EXE_rxe")).arg("ibdev2netdev").output().unwrap().stdout;
+        let list = String::from_utf8(list).unwrap();
+        let device = list.lines().find(|line| line.contains(&format!(" ==> {netdev} "))).unwrap();
+        MadPort::open(device.split(' ').next().unwrap()).unwrap()
     })
+}
+
+/// Makes an interface va with the address 10.77.0.1.
+fn add_va(namespace: &Namespace) {
+    for words in [
+        "link add va type veth peer name vb",
+        "addr add 10.77.0.1/24 dev va",
+        "link set va up",
+        "link set vb up",
+    ] {
+        namespace.ip(words);
+    }
+}
+
+/// A service with this configuration.
+fn start_with(namespace: &Namespace, name: &str, config: &str) -> Service {
+    let path = std::env::temp_dir().join(format!("rxe-manage-{}-{name}.toml", std::process::id()));
+    fs::write(&path, format!("{config}\n[service]\nidle_seconds = 60\n")).unwrap();
+    let service = Service::start_with(namespace, path.to_str().unwrap());
+    fs::remove_file(path).unwrap();
+    service
 }
 
 const fn answers(methods: u128) -> MadFilter {
@@ -116,4 +141,33 @@ fn requests_that_nobody_answers_come_back() {
     port.send(request(agent, nobody, 5)).unwrap();
     assert_eq!(next(&port).bytes[15], 5);
     assert_eq!(port.receive().unwrap(), None);
+}
+
+/// A limited member asks a full one: each uses the key of its own table, which is the second of each.
+#[test]
+fn members_of_a_partition_ask_each_other() {
+    let Some(namespace) = Namespace::new() else { return };
+    add_va(&namespace);
+    let tables = "[[port]]\ninterface = \"va\"\npkeys = [0x8005, 0x0012]\n\
+                  [[port]]\ninterface = \"lo\"\npkeys = [0x8007, 0x8012]";
+    let _service = start_with(&namespace, "partition", tables);
+    let (client, server) = (open_on(&namespace, "va"), open(&namespace));
+    let asks = client.register(answers(0)).unwrap().unwrap();
+    let there = Some(Ipv4Addr::LOCALHOST);
+    let ask = |tid| {
+        let mut request = request(asks, there, tid);
+        (request.timeout_ms, request.retries, request.address.pkey_index) = (500, 20, 1);
+        client.send(request).unwrap();
+    };
+    ask(1);
+    let refused = next(&client);
+    assert_eq!((refused.status, [refused.bytes[4], refused.bytes[5]]), (0, UNSUPPORTED), "the port itself");
+    server.register(answers(1 << GET)).unwrap().unwrap();
+    ask(2);
+    let mut asked = next(&server);
+    assert_eq!(asked.address.pkey_index, 1, "its place in the table here");
+    asked.bytes[3] = GET_RESP;
+    server.send(ManagedMad { timeout_ms: 0, ..asked }).unwrap();
+    let answer = next(&client);
+    assert_eq!((answer.status, answer.bytes[3], answer.bytes[15]), (0, GET_RESP, 2), "the program");
 }

@@ -90,6 +90,7 @@ struct Origin {
     /// The sender. If it is equal to `local`, a program of this host.
     remote: IpAddr,
     ifindex: u32,
+    /// A key of the device's table.
     pkey: u16,
     tos: u8,
 }
@@ -260,12 +261,11 @@ impl Service {
             self.counters.dropped += 1;
             return;
         };
-        let is_member = |key: &u16| packet.bth.pkey.matches(Pkey(*key));
-        let Some(device) = self
-            .device_at(meta.dst)
-            .filter(|(_, netdev)| self.config.pkeys_of(netdev).iter().any(is_member))
-            .map(|(number, _)| number)
-        else {
+        let is_it = |key: &u16| packet.bth.pkey.matches(Pkey(*key));
+        let at = self.device_at(meta.dst);
+        // The answer has our key, not the sender's: only one of the two has to be a full member.
+        let key_at = |netdev: &str| self.config.pkeys_of(netdev).iter().copied().find(is_it);
+        let Some((device, pkey)) = at.and_then(|(number, netdev)| Some((number, key_at(&netdev)?))) else {
             self.counters.dropped += 1;
             return;
         };
@@ -274,7 +274,7 @@ impl Service {
             local: meta.dst,
             remote: meta.src,
             ifindex: meta.ifindex,
-            pkey: packet.bth.pkey.0,
+            pkey,
             // Without what congestion has made of it.
             tos: meta.tos & !3,
         };
@@ -307,13 +307,16 @@ impl Service {
     /// The source of a datagram, in the form for programs.
     fn address_from(&mut self, from: &Origin) -> MadAddress {
         let device = device_of(from.device);
-        let lid = device.map_or(0, |device| self.mads.lids.of(from.remote, &device));
+        let lid = device.as_ref().map_or(0, |device| self.mads.lids.of(from.remote, device));
+        let table = device.as_ref().map_or(&[][..], |device| self.config.pkeys_of(device.netdev()));
+        let pkey_index = table.iter().position(|key| *key == from.pkey).unwrap_or(0);
         MadAddress {
             qpn: 1,
             qkey: Qkey::GSI.0,
             lid,
             gid: Some(crate::Gid::from(from.remote).0),
             traffic_class: from.tos,
+            pkey_index: pkey_index as u16,
             ..MadAddress::default()
         }
     }
