@@ -171,3 +171,43 @@ fn members_of_a_partition_ask_each_other() {
     let answer = next(&client);
     assert_eq!((answer.status, answer.bytes[3], answer.bytes[15]), (0, GET_RESP, 2), "the program");
 }
+
+/// Subnet administration's class, its methods, and attributes.
+const SA: u8 = 3;
+const GET_TABLE: u8 = 0x12;
+const PATH_RECORD: u8 = 0x35;
+/// No room for the records (IBTA vol. 1, 15.2.2).
+const NO_RESOURCES: [u8; 2] = [1, 0];
+
+/// Asks for all records of a kind. Returns the status and the number of records.
+fn table(port: &MadPort, to: Option<Ipv4Addr>, attribute: u8) -> ([u8; 2], usize) {
+    let agent = port.register(MadFilter { class: SA, version: 2, oui: None, methods: 0 }).unwrap().unwrap();
+    let mut request = ManagedMad { timeout_ms: 500, retries: 20, ..request(agent, to, 1) };
+    (request.bytes[1], request.bytes[2], request.bytes[3], request.bytes[17]) = (SA, 2, GET_TABLE, attribute);
+    port.send(request).unwrap();
+    let told = next(port).bytes;
+    port.unregister(agent).unwrap();
+    let size = 8 * usize::from(u16::from_be_bytes([told[44], told[45]]));
+    ([told[4], told[5]], (told.len() - 56).checked_div(size).unwrap_or(0))
+}
+
+/// Hosts of the configuration, by their addresses.
+fn hosts(addresses: &[&str]) -> String {
+    let mut text = String::new();
+    for (index, address) in addresses.iter().enumerate() {
+        text += &format!("[[fabric.port]]\nguid = \"{:#x}\"\naddress = [\"{address}\"]\n", index + 1);
+    }
+    text
+}
+
+#[test]
+fn another_host_gets_all_paths_or_none() {
+    let Some(namespace) = Namespace::new() else { return };
+    let known = hosts(&["10.77.0.1", "10.77.0.2", "10.77.0.3", "10.77.0.4"]);
+    let _service = start_with(&namespace, "paths", &known);
+    let port = open(&namespace);
+    // From 127.0.0.1 this is another host.
+    let other = Some(Ipv4Addr::new(127, 0, 0, 2));
+    assert_eq!(table(&port, other, PATH_RECORD), (NO_RESOURCES, 0));
+    assert_eq!(table(&port, None, PATH_RECORD), ([0, 0], 5), "a program of this host");
+}

@@ -16,7 +16,7 @@ use rxe_fabric::{
     Fabric,
     mad::{
         Destination, MAD_LEN, Mad, Node, PathAnswer, PathRequest, PortCounts, SaRequest, Subnet, answer_perf,
-        answer_sa, answer_smp, class, first_segment, lid_of, revision_of, sa_request,
+        answer_sa, answer_smp, class, first_segment, lid_of, revision_of, sa_request, status,
     },
 };
 use std::{
@@ -27,7 +27,7 @@ use std::{
 
 /// Most other hosts that are shown.
 const MOST_HOSTS: usize = 128;
-/// Most paths in an answer to another host: what one datagram holds.
+/// Most destinations of the paths in an answer to another host: what one datagram holds.
 const MOST_PATHS: usize = 3;
 /// Most questions about counters that wait.
 const MOST_COUNTING: usize = 256;
@@ -66,10 +66,15 @@ impl Service {
                 let Some(device) = device_of(from.device) else { return };
                 let paths = match sa_request(mad) {
                     SaRequest::Paths(request) => self.paths(&request, from, &device),
-                    SaRequest::Other => Vec::new(),
+                    SaRequest::Other => Some(Vec::new()),
                 };
-                let fabric = self.config.host_fabric();
-                answer_sa(mad, &self.subnet(&device, fabric.fabric()), &paths)
+                match paths {
+                    Some(paths) => {
+                        let fabric = self.config.host_fabric();
+                        answer_sa(mad, &self.subnet(&device, fabric.fabric()), &paths)
+                    }
+                    None => Some(mad.reply(status::NO_RESOURCES).0.to_vec()),
+                }
             }
             _ => mad.unmatched().map(|mad| mad.0.to_vec()),
         };
@@ -183,8 +188,9 @@ impl Service {
         Gid(gid).address()
     }
 
-    /// The paths that a request asks for. If it names no ends, those from this host to all others.
-    fn paths(&mut self, request: &PathRequest, asker: &Origin, device: &Device) -> Vec<PathAnswer> {
+    /// The paths that a request asks for. If it names no ends, those from this host to all others. `None` if they are too many for
+    /// another host: a part of them would look like all.
+    fn paths(&mut self, request: &PathRequest, asker: &Origin, device: &Device) -> Option<Vec<PathAnswer>> {
         let place = |end: Destination| match end {
             Destination::Gid(gid) => self.address_of_gid(gid),
             Destination::Lid(lid) => self.mads.lids.address(lid, device),
@@ -200,9 +206,11 @@ impl Service {
                 [Some(asker.local)].into_iter().flatten().chain(hosts).collect()
             }
         };
-        let Some(from) = from else { return Vec::new() };
-        let most = if asker.is_own() { usize::MAX } else { MOST_PATHS };
-        to.into_iter().take(most).filter_map(|to| self.path(request, asker, (from, to), device)).collect()
+        let Some(from) = from else { return Some(Vec::new()) };
+        if !asker.is_own() && to.len() > MOST_PATHS {
+            return None;
+        }
+        Some(to.into_iter().filter_map(|to| self.path(request, asker, (from, to), device)).collect())
     }
 
     fn path(
