@@ -175,6 +175,7 @@ fn members_of_a_partition_ask_each_other() {
 /// Subnet administration's class, its methods, and attributes.
 const SA: u8 = 3;
 const GET_TABLE: u8 = 0x12;
+const NODE_RECORD: u8 = 0x11;
 const PATH_RECORD: u8 = 0x35;
 /// No room for the records (IBTA vol. 1, 15.2.2).
 const NO_RESOURCES: [u8; 2] = [1, 0];
@@ -210,4 +211,12 @@ fn another_host_gets_all_paths_or_none() {
     let other = Some(Ipv4Addr::new(127, 0, 0, 2));
     assert_eq!(table(&port, other, PATH_RECORD), (NO_RESOURCES, 0));
     assert_eq!(table(&port, None, PATH_RECORD), ([0, 0], 5), "a program of this host");
+}
+
+#[test]
+fn hosts_with_the_same_usual_lid_are_all_listed() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = start_with(&namespace, "lids", &hosts(&["10.77.0.7", "10.78.0.7", "10.79.0.7"]));
+    // With this host, and the switch that stands for the Ethernet.
+    assert_eq!(table(&open(&namespace), None, NODE_RECORD), ([0, 0], 5));
 }

@@ -64,6 +64,10 @@ impl Service {
             }
             class::SA => {
                 let Some(device) = device_of(from.device) else { return };
+                // Another host may ask as often as it likes, so nothing is remembered for it.
+                if from.is_own() {
+                    self.give_lids(&device);
+                }
                 let paths = match sa_request(mad) {
                     SaRequest::Paths(request) => self.paths(&request, from, &device),
                     SaRequest::Other => Some(Vec::new()),
@@ -100,10 +104,7 @@ impl Service {
         if mad.is_response() {
             return;
         }
-        for (address, ..) in self.known_hosts().into_iter().take(MOST_HOSTS) {
-            // This comes before the subnet is shown, so that the answer about a host agrees with that of the host.
-            self.mads.lids.of(address, device);
-        }
+        self.give_lids(device);
         let fabric = self.config.host_fabric();
         let answer = answer_smp(mad, managed.address.lid, &self.subnet(device, fabric.fabric()));
         match answer {
@@ -111,6 +112,14 @@ impl Service {
                 self.give_mad(key, ManagedMad { status: 0, bytes: answer.0.to_vec(), ..managed });
             }
             None => self.expect(key, managed, None),
+        }
+    }
+
+    /// Gives each known host a LID of its own. This comes before the subnet is shown to a program, so that no host is left out, and so
+    /// that the answer about a host agrees with that of the host.
+    fn give_lids(&mut self, device: &Device) {
+        for (address, ..) in self.known_hosts().into_iter().take(MOST_HOSTS) {
+            self.mads.lids.of(address, device);
         }
     }
 
