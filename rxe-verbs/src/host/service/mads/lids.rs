@@ -26,7 +26,10 @@ impl Lids {
         if matches!(lid, 0 | PERMISSIVE_LID) || lid == lid_of(own) {
             return Some(own);
         }
-        self.0.get(&lid).copied().or_else(|| Self::in_network(lid, device))
+        // Spare LIDs that were told come first, because in a wide network there is an address for each of them. A usual one was told where
+        // no network had it, and this device may be in one that has.
+        let told = self.0.get(&lid).copied();
+        told.filter(|address| lid_of(*address) != lid).or_else(|| Self::in_network(lid, device)).or(told)
     }
 
     fn in_network(lid: u16, device: &Device) -> Option<IpAddr> {
@@ -38,9 +41,10 @@ impl Lids {
         found.next()
     }
 
-    /// The LID that was told for a host, if it is not its usual one.
-    pub(super) fn known(&self, address: IpAddr) -> Option<u16> {
-        self.0.iter().find(|(_, who)| **who == address).map(|(lid, _)| *lid)
+    /// The LID that was told for a host, and that means this host to this device.
+    pub(super) fn known(&self, address: IpAddr, device: &Device) -> Option<u16> {
+        let told = self.0.iter().filter(|(_, who)| **who == address).map(|(lid, _)| *lid);
+        told.filter(|lid| self.address(*lid, device) == Some(address)).min()
     }
 
     /// The LID of a host, as seen by a device. It is remembered, so that an answer finds the host.
@@ -53,7 +57,7 @@ impl Lids {
             Some(who) if who == address => return usual,
             None => {}
             Some(_) => {
-                if let Some(lid) = self.known(address) {
+                if let Some(lid) = self.known(address, device) {
                     return lid;
                 }
             }
@@ -95,7 +99,15 @@ mod tests {
         let told = of_wide.of(ip("10.9.0.7"), &wide);
         assert!(told >= SPARE && of_wide.address(told, &wide) == Some(ip("10.9.0.7")));
         assert_eq!((of_wide.of(ip("10.9.0.7"), &wide), of_wide.of(ip("172.17.0.7"), &wide)), (told, 7));
+        // A device of the network in which another host has that LID.
         assert_eq!(lids.of(ip("10.9.1.7"), &device), 263);
+        let mut next = Device::virtual_one("z", &[]);
+        next.set_address(ip("10.0.1.1"), 24);
+        assert_eq!((lids.address(263, &next), lids.of(ip("10.0.1.7"), &next)), (Some(ip("10.0.1.7")), 263));
+        let far = lids.of(ip("10.9.1.7"), &next);
+        assert!(far >= SPARE && lids.address(far, &next) == Some(ip("10.9.1.7")));
+        assert_eq!((lids.of(ip("10.9.1.7"), &device), lids.known(ip("10.9.1.7"), &device)), (263, Some(263)));
+        assert_eq!(lids.known(ip("10.9.1.7"), &next), Some(far));
         assert_eq!(lids.address(263, &device), Some(ip("10.9.1.7")));
         assert_eq!(lids.address(264, &device), None);
         for number in 0..3000_u32 {

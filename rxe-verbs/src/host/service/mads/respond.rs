@@ -134,7 +134,7 @@ impl Service {
         };
         let mut others: Vec<Node> = Vec::new();
         for (address, guid, name) in self.known_hosts() {
-            let lid = self.mads.lids.known(address).unwrap_or_else(|| lid_of(address));
+            let lid = self.mads.lids.known(address, device).unwrap_or_else(|| lid_of(address));
             let is_new = lid != own.lid && others.iter().all(|other| other.lid != lid);
             if is_new && others.len() < MOST_HOSTS {
                 others.push(Node { guid, lid, gid: Gid::from(address).0, name });
@@ -239,7 +239,7 @@ impl Service {
         let mut lid = |address| match asker.is_own() {
             true => self.mads.lids.of(address, device),
             // Another host may name any address, so these are not remembered.
-            false => self.mads.lids.known(address).unwrap_or_else(|| lid_of(address)),
+            false => self.mads.lids.known(address, device).unwrap_or_else(|| lid_of(address)),
         };
         let lids = (lid(from), lid(to));
         Some(PathAnswer {
