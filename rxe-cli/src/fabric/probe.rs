@@ -9,7 +9,6 @@ use rxe_verbs::{
 };
 use std::{
     collections::BTreeMap,
-    io,
     net::{IpAddr, Ipv4Addr},
     thread,
     time::{Duration, Instant},
@@ -92,15 +91,7 @@ fn send((port, agent): &Port, host: IpAddr, number: usize) -> Result<()> {
         bytes: ask_node(number as u64).0.to_vec(),
         ..ManagedMad::default()
     };
-    let until = Instant::now() + SLACK;
-    loop {
-        match port.send(mad.clone()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                thread::sleep(PACE);
-            }
-            sent => return Ok(sent?),
-        }
-    }
+    Ok(port.send(mad)?)
 }
 
 /// Takes the answers that have arrived.

@@ -4,8 +4,12 @@ use super::{
     netns::Namespace,
     stage::{Service, until},
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use rxe_verbs::host::{MAX_AGENTS, MadAddress, MadFilter, MadPort, ManagedMad, TIMED_OUT};
-use std::{fs, net::Ipv4Addr, process::Command};
+use std::{fs, net::Ipv4Addr, process::Command, thread, time::Duration};
 
 /// Application specific management (IBTA vol. 1, 13.4.4): no class that the service answers itself.
 const CLASS: u8 = 0x11;
@@ -219,4 +223,29 @@ fn hosts_with_the_same_usual_lid_are_all_listed() {
     let _service = start_with(&namespace, "lids", &hosts(&["10.77.0.7", "10.78.0.7", "10.79.0.7"]));
     // With this host, and the switch that stands for the Ethernet.
     assert_eq!(table(&open(&namespace), None, NODE_RECORD), ([0, 0], 5));
+}
+
+/// A kernel takes as many datagrams as a program sends, however busy it is.
+#[test]
+fn a_busy_service_gets_what_is_sent_meanwhile() {
+    const MANY: usize = 2000;
+    let Some(namespace) = Namespace::new() else { return };
+    let service = Service::start(&namespace);
+    let port = open(&namespace);
+    let agent = port.register(answers(0)).unwrap().unwrap();
+    let pid = Pid::from_raw(service.pid());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let sender = thread::spawn(move || {
+        let sent =
+            (0..MANY).all(|_| port.send(ManagedMad { timeout_ms: 0, ..request(agent, None, 1) }).is_ok());
+        (port, sent)
+    });
+    // More than may wait have been tried by then.
+    thread::sleep(Duration::from_millis(300));
+    kill(pid, Signal::SIGCONT).unwrap();
+    let (port, sent) = sender.join().unwrap();
+    assert!(sent);
+    // All were read: what was sent last is answered.
+    port.send(ManagedMad { timeout_ms: 60_000, ..request(agent, None, 77) }).unwrap();
+    assert_eq!(next(&port).bytes[15], 77);
 }

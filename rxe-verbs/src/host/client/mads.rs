@@ -19,12 +19,15 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 
 /// How long the service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Time between two attempts to send while the service has too much to read.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Most datagrams that wait for the program.
 const MOST_UNREAD: usize = 256;
 /// How long one wait for the service's answer lasts. Another thread may have read the answer meanwhile.
@@ -82,12 +85,26 @@ impl MadPort {
         self.say(&ToService::UnregisterMads { agent })
     }
 
-    /// Sends a datagram. A request without an answer in time is returned by [`Self::receive`], with a status.
+    /// Sends a datagram. A request without an answer in time is returned by [`Self::receive`], with a status. As long as the service has
+    /// too much to read, the call waits.
     ///
     /// # Errors
-    /// `WouldBlock` if the service has too much to read. Other errors mean that the service has ended.
+    /// `WouldBlock` if the service has not read for ten seconds. Other errors mean that the service has ended.
     pub fn send(&self, mad: ManagedMad) -> io::Result<()> {
-        self.channel.send(&encode(&ToService::SendMad(mad)), &[])
+        let message = encode(&ToService::SendMad(mad));
+        let mut until = None;
+        loop {
+            match self.channel.send(&message, &[]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let now = Instant::now();
+                    if now >= *until.get_or_insert(now + PATIENCE) {
+                        return Err(error);
+                    }
+                    thread::sleep(PAUSE);
+                }
+                sent => return sent,
+            }
+        }
     }
 
     /// The next datagram, if one has arrived.
