@@ -148,7 +148,7 @@ extern "C" fn umad_register2(port: c_int, attr: Option<&mut RegAttr>, agent: Opt
 extern "C" fn umad_unregister(port: c_int, agent: c_int) -> c_int {
     let _shield = Shield::new();
     let done = open::port(port).map(|port| port.unregister(agent.cast_unsigned()));
-    if matches!(done, Some(Ok(()))) {
+    if matches!(done, Some(Ok(true))) {
         return 0;
     }
     set_errno(libc::EINVAL);

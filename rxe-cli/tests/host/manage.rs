@@ -92,7 +92,9 @@ fn two_programs_do_not_answer_the_same() {
     // A program that only asks takes nothing from others, as long as there is room.
     let asking = (0..=MAX_AGENTS).map(|_| second.register(answers(0)).unwrap());
     assert_eq!(asking.filter(Option::is_some).count(), MAX_AGENTS as usize - 2);
-    first.unregister(own).unwrap();
+    assert!(first.unregister(own).unwrap());
+    assert!(!first.unregister(own).unwrap(), "there is none any more");
+    assert!(first.send(request(own, None, 1)).is_err(), "without a registration nothing is sent");
     assert!(first.register(answers(1 << GET)).unwrap().is_some(), "it is free again");
     // A program that has ended has no registration.
     drop(first);

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Mutex,
@@ -42,6 +42,8 @@ pub struct MadPort {
     read: Mutex<Read>,
     /// Held by the thread that waits for an answer of the service: one at a time.
     asking: Mutex<()>,
+    /// The numbers of its registrations.
+    agents: Mutex<BTreeSet<u32>>,
 }
 
 /// Messages that one thread has read and that another thread may want.
@@ -63,7 +65,7 @@ impl MadPort {
             return Err(HostError::Refused(text.to_owned()));
         };
         let channel = connect(program.as_deref(), Until::deadline(Instant::now() + PATIENCE))?;
-        let port = Self { channel, read: Mutex::default(), asking: Mutex::new(()) };
+        let port = Self { channel, read: Mutex::default(), asking: Mutex::new(()), agents: Mutex::default() };
         port.say(&ToService::Hello(Hello::new(Role::Observe)))?;
         port.ask(&ToService::OpenMads { device: device.to_owned() }).map(|_| port)
     }
@@ -74,23 +76,32 @@ impl MadPort {
     /// # Errors
     /// [`HostError`].
     pub fn register(&self, filter: MadFilter) -> Result<Option<u32>, HostError> {
-        self.ask(&ToService::RegisterMads(filter))
+        let agent = self.ask(&ToService::RegisterMads(filter))?;
+        lock(&self.agents).extend(agent);
+        Ok(agent)
     }
 
-    /// Gives a registration back.
+    /// Gives a registration back. False if there is none with this number.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn unregister(&self, agent: u32) -> Result<(), HostError> {
-        self.say(&ToService::UnregisterMads { agent })
+    pub fn unregister(&self, agent: u32) -> Result<bool, HostError> {
+        if !lock(&self.agents).remove(&agent) {
+            return Ok(false);
+        }
+        self.say(&ToService::UnregisterMads { agent }).map(|()| true)
     }
 
     /// Sends a datagram. A request without an answer in time is returned by [`Self::receive`], with a status. As long as the service has
     /// too much to read, the call waits.
     ///
     /// # Errors
-    /// `WouldBlock` if the service has not read for ten seconds. Other errors mean that the service has ended.
+    /// EIO if there is no such registration, as from a kernel (`ib_umad_write`). `WouldBlock` if the service has not read for ten
+    /// seconds. Other errors mean that the service has ended.
     pub fn send(&self, mad: ManagedMad) -> io::Result<()> {
+        if !lock(&self.agents).contains(&mad.agent) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let message = encode(&ToService::SendMad(mad));
         let mut until = None;
         loop {
