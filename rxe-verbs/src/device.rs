@@ -85,7 +85,15 @@ pub(crate) fn devices_anew() -> io::Result<Vec<Device>> {
     named(true)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has listed the devices.
+    pub(crate) static LISTED: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
 fn named(anew: bool) -> io::Result<Vec<Device>> {
+    #[cfg(test)]
+    LISTED.set(LISTED.get() + 1);
     let mut list: Vec<Interface> =
         interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
     sort(&mut list);

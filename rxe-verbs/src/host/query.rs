@@ -1,7 +1,7 @@
 //! Paths between addresses according to the host's configuration, for `rxe path` and subnet administration.
 
 use super::{config::HostConfig, fabric::HostFabric};
-use crate::device::Device;
+use crate::device::{Device, devices};
 use core::net::IpAddr;
 use rxe_core::{num::Pkey, qp::Mtu};
 use rxe_fabric::{NoPath, Path, PathQuery, Port};
@@ -37,10 +37,9 @@ pub struct FoundPath {
     pub packet_life: u8,
 }
 
-fn end(address: IpAddr, fabric: &HostFabric) -> (Port, Option<Device>) {
-    let device =
-        Device::of_address(address).ok().filter(|device| device.addresses().any(|own| own == address));
-    (fabric.port(address, device.as_ref().map(Device::guid)), device)
+fn end<'a>(address: IpAddr, fabric: &HostFabric, devices: &'a [Device]) -> (Port, Option<&'a Device>) {
+    let device = devices.iter().find(|device| device.addresses().any(|own| own == address));
+    (fabric.port(address, device.map(Device::guid)), device)
 }
 
 impl HostConfig {
@@ -49,12 +48,22 @@ impl HostConfig {
     /// # Errors
     /// [`NoPath`] says which rule forbids it.
     pub fn path_between(&self, question: &PathQuestion) -> Result<FoundPath, NoPath> {
+        self.path_among(question, &devices().unwrap_or_default())
+    }
+
+    /// The same, if our devices are known already.
+    pub(super) fn path_among(
+        &self,
+        question: &PathQuestion,
+        devices: &[Device],
+    ) -> Result<FoundPath, NoPath> {
         let &PathQuestion { service_id, pkey, qos_class, sl, as_rdma_cm, .. } = question;
         let fabric = self.host_fabric();
-        let ((from, device), (to, _)) = (end(question.from, &fabric), end(question.to, &fabric));
-        let mtu = device.as_ref().map_or(Mtu::M4096, Device::active_mtu).code();
+        let ((from, device), (to, _)) =
+            (end(question.from, &fabric, devices), end(question.to, &fabric, devices));
+        let mtu = device.map_or(Mtu::M4096, Device::active_mtu).code();
         let query = PathQuery { from: &from, to: &to, service_id, qos_class, pkey, sl, mtu, rate: 0 };
-        let table = device.as_ref().map_or(&*self.pkeys, |device| self.pkeys_of(device.netdev()));
+        let table = device.map_or(&*self.pkeys, |device| self.pkeys_of(device.netdev()));
         let table: Vec<Pkey> = table.iter().copied().map(Pkey).collect();
         let mut path = if as_rdma_cm { fabric.path(&query, &table) } else { fabric.fabric().path(&query) }?;
         if let Some(rule) = service_id.and_then(|id| self.rule_for(id)) {

@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use crate::{
+    device::LISTED,
     host::{
         message::{MAX_ANSWER, MAX_MESSAGE, ToClient, decode, parts},
         report::{ClientStats, HostStats},
@@ -12,7 +13,12 @@ use crate::{
     sys::unix::Received,
 };
 use nix::sched::{CloneFlags, unshare};
-use std::io::Write;
+use rxe_core::{
+    endpoint::RunMeta,
+    num::{Psn, Qkey, Qpn},
+    wire::{Bth, Deth, Ext, HeaderSeen, Opcode, Packet, emit, wire_len},
+};
+use std::{io::Write, net::Ipv4Addr, process::Command};
 
 /// Runs a test in a network namespace of its own, with a service, an observer, and what the service says to it.
 fn observe(test: impl FnOnce(Service, usize, Channel) + Send + 'static) {
@@ -75,5 +81,49 @@ fn a_report_that_is_too_long_is_refused_in_words() {
         service.answer_in_parts(key, &"x".repeat(MAX_ANSWER));
         let ToClient::Refused(text) = hear(&mut service, key, &theirs) else { panic!("not refused") };
         assert!(text.contains("longer than 64 MB"), "{text}");
+    });
+}
+
+/// A query of subnet administration, with a GID of the default prefix for the other end of a path.
+fn query(attribute: u8, mask: u8) -> [u8; 256] {
+    let mut mad = [0; 256];
+    (mad[0], mad[1], mad[2], mad[3], mad[17], mad[55]) = (1, 3, 2, 1, attribute, mask);
+    (mad[64], mad[65]) = (0xfe, 0x80);
+    mad
+}
+
+/// A datagram arrives at queue pair 1 of the loopback.
+fn arrives(service: &mut Service, from: Ipv4Addr, mad: &[u8; 256]) {
+    let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(1));
+    let ext = Ext { deth: Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }, ..Ext::default() };
+    let mut packet = vec![0; wire_len(bth.opcode, mad.len())];
+    emit(&bth, &ext, mad.len(), &mut packet).unwrap().copy_from_slice(mad);
+    let meta = RunMeta {
+        src: from.into(),
+        dst: Ipv4Addr::LOCALHOST.into(),
+        src_port: 49_152,
+        ifindex: 1,
+        tos: 0,
+        hop_limit: 64,
+        seen: HeaderSeen::Hidden,
+    };
+    service.handle_mad(&meta, &Packet::decode(&packet).unwrap());
+}
+
+fn loopback_up() {
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+}
+
+/// Other hosts may ask as often as they like, and to list the devices takes up to a millisecond.
+#[test]
+fn questions_of_other_hosts_have_the_devices_listed_once() {
+    observe(|mut service, _, _| {
+        loopback_up();
+        let before = LISTED.get();
+        // Nodes, and the path to a GID.
+        for (attribute, mask) in [(0x11, 0), (0x35, 4), (0x11, 0)] {
+            arrives(&mut service, Ipv4Addr::new(127, 0, 0, 9), &query(attribute, mask));
+        }
+        assert_eq!((service.counters.managed, LISTED.get() - before), (3, 1));
     });
 }

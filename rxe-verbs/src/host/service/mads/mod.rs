@@ -101,6 +101,23 @@ impl Origin {
     }
 }
 
+impl Mads {
+    /// Our devices, if a datagram of another host had them listed a moment ago.
+    fn listed(&self) -> Option<&[Device]> {
+        self.devices.as_ref().filter(|(at, _)| at.elapsed() < DEVICES_LAST).map(|(_, all)| &**all)
+    }
+
+    /// Our devices. All that is done for a datagram of another host uses one list.
+    fn own_devices(&self) -> Vec<Device> {
+        self.listed().map_or_else(|| devices_anew().unwrap_or_default(), <[Device]>::to_vec)
+    }
+
+    /// The device with a number.
+    fn own_device(&self, number: usize) -> Option<Device> {
+        self.own_devices().into_iter().find(|device| device.number() == number)
+    }
+}
+
 /// The device that a program opened, if it still exists.
 fn device_of(number: usize) -> Option<Device> {
     devices_anew().unwrap_or_default().into_iter().find(|device| device.number() == number)
@@ -238,9 +255,8 @@ impl Service {
             let found = all.iter().find(has).or_else(|| all.iter().find(loopback));
             found.map(|device| (device.number(), device.netdev().to_owned()))
         };
-        let listed = self.mads.devices.as_ref().filter(|(at, _)| at.elapsed() < DEVICES_LAST);
         // An address that is not listed is a new one, unless it is that of a group.
-        if let Some((_, all)) = listed
+        if let Some(all) = self.mads.listed()
             && let found = find(all)
             && (found.is_some() || address.is_multicast())
         {
@@ -306,7 +322,7 @@ impl Service {
 
     /// The source of a datagram, in the form for programs.
     fn address_from(&mut self, from: &Origin) -> MadAddress {
-        let device = device_of(from.device);
+        let device = self.mads.own_device(from.device);
         let lid = device.as_ref().map_or(0, |device| self.mads.lids.of(from.remote, device));
         let table = device.as_ref().map_or(&[][..], |device| self.config.pkeys_of(device.netdev()));
         let pkey_index = table.iter().position(|key| *key == from.pkey).unwrap_or(0);

@@ -1,9 +1,9 @@
 //! The service's answers for the host.
 
-use super::{COUNTING_PAUSE, Mads, Origin, device_of, lids::Lids};
+use super::{COUNTING_PAUSE, Mads, Origin, lids::Lids};
 use crate::{
     Device, Gid, PortState,
-    device::{VENDOR_ID, VENDOR_PART_ID, devices_anew},
+    device::{VENDOR_ID, VENDOR_PART_ID},
     host::{
         attendant::Letter,
         files::port_counts,
@@ -63,7 +63,7 @@ impl Service {
                 return;
             }
             class::SA => {
-                let Some(device) = device_of(from.device) else { return };
+                let Some(device) = self.mads.own_device(from.device) else { return };
                 // Another host may ask as often as it likes, so nothing is remembered for it.
                 if from.is_own() {
                     self.give_lids(&device);
@@ -156,8 +156,9 @@ impl Service {
 
     /// Hosts that were met, and those that the configuration names: address, GUID and name. This host is not among them.
     fn known_hosts(&self) -> Vec<(IpAddr, u64, String)> {
-        let own: Vec<IpAddr> = devices_anew()
-            .unwrap_or_default()
+        let own: Vec<IpAddr> = self
+            .mads
+            .own_devices()
             .iter()
             .flat_map(|device| device.addresses().collect::<Vec<_>>())
             .collect();
@@ -181,7 +182,7 @@ impl Service {
         let (prefix, guid) = gid.split_at(8);
         let guid = u64::from_be_bytes(guid.try_into().unwrap_or_default());
         if prefix == DEFAULT_PREFIX {
-            let own = devices_anew().unwrap_or_default();
+            let own = self.mads.own_devices();
             let of_own = own.iter().find(|device| u64::from_be_bytes(device.guid()) == guid);
             let others = self.known_hosts();
             let of_other =
@@ -219,7 +220,9 @@ impl Service {
         if !asker.is_own() && to.len() > MOST_PATHS {
             return None;
         }
-        Some(to.into_iter().filter_map(|to| self.path(request, asker, (from, to), device)).collect())
+        let devices = self.mads.own_devices();
+        let path = |to| self.path(request, asker, (from, to), device, &devices);
+        Some(to.into_iter().filter_map(path).collect())
     }
 
     fn path(
@@ -228,10 +231,11 @@ impl Service {
         asker: &Origin,
         (from, to): (IpAddr, IpAddr),
         device: &Device,
+        devices: &[Device],
     ) -> Option<PathAnswer> {
         let &PathRequest { service_id, pkey, qos_class, sl, .. } = request;
         let question = PathQuestion { from, to, service_id, pkey, qos_class, sl, as_rdma_cm: false };
-        let found = self.config.path_between(&question).ok()?;
+        let found = self.config.path_among(&question, devices).ok()?;
         let gid = |end: Option<Destination>, address: IpAddr| match end {
             Some(Destination::Gid(gid)) => gid,
             _ => Gid::from(address).0,
