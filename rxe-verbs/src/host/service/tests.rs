@@ -127,3 +127,16 @@ fn questions_of_other_hosts_have_the_devices_listed_once() {
         assert_eq!((service.counters.managed, LISTED.get() - before), (3, 1));
     });
 }
+
+/// Any user can send a datagram from an address of this host to itself. It is not taken for one of our programs, which may ask
+/// without limit, and whose requests such an answer could complete.
+#[test]
+fn datagrams_from_our_own_address_are_dropped() {
+    observe(|mut service, _, _| {
+        loopback_up();
+        arrives(&mut service, Ipv4Addr::LOCALHOST, &query(0x11, 0));
+        assert_eq!((service.counters.managed, service.counters.dropped), (0, 1));
+        arrives(&mut service, Ipv4Addr::new(127, 0, 0, 9), &query(0x11, 0));
+        assert_eq!((service.counters.managed, service.counters.dropped), (1, 1));
+    });
+}

@@ -273,7 +273,9 @@ impl Service {
         // This is checked before anything is looked up. Subnet management does not use this queue pair.
         let has_class = |mad: &Mad| !matches!(mad.class(), class::SMP | class::SMP_DIRECTED);
         let is_general = packet.ext.deth.qkey == Qkey::GSI && packet.ext.deth.src_qp == Qpn::GSI;
-        let Some(mad) = Mad::of(packet.payload).filter(has_class).filter(|_| is_general) else {
+        // A program of this host asks by its connection. What another user's program sends from our address would be taken for that.
+        let is_forged = meta.src == meta.dst;
+        let Some(mad) = Mad::of(packet.payload).filter(has_class).filter(|_| is_general && !is_forged) else {
             self.counters.dropped += 1;
             return;
         };
