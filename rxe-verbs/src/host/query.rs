@@ -71,9 +71,36 @@ impl HostConfig {
             path.vl = fabric.fabric().lanes().vl(rule.sl).unwrap_or(path.vl);
             (path.level, path.rule_line) = (Some("[[service_level]] of the configuration".to_owned()), None);
         }
-        // There is no way from a port to itself (IBTA vol. 1, table 205).
-        let usual = if from == to { 0 } else { PACKET_LIFE };
-        let packet_life = path.packet_life.unwrap_or(usual);
+        // There is no way from a port to itself, whatever the files say of others (IBTA vol. 1, table 205).
+        let packet_life = if from == to { 0 } else { path.packet_life.unwrap_or(PACKET_LIFE) };
         Ok(FoundPath { path, packet_life })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(from: &str, to: &str) -> PathQuestion {
+        PathQuestion {
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
+            service_id: None,
+            pkey: None,
+            qos_class: None,
+            sl: None,
+            as_rdma_cm: false,
+        }
+    }
+
+    #[test]
+    fn packets_to_oneself_have_no_lifetime() {
+        let life = |config: &HostConfig, to: &str| {
+            config.path_among(&question("10.0.0.1", to), &[]).unwrap().packet_life
+        };
+        let usual = HostConfig::default();
+        assert_eq!((life(&usual, "10.0.0.2"), life(&usual, "10.0.0.1")), (PACKET_LIFE, 0));
+        let configured = HostConfig::with_opensm_conf("subnet_timeout 18");
+        assert_eq!((life(&configured, "10.0.0.2"), life(&configured, "10.0.0.1")), (18, 0));
     }
 }
