@@ -215,6 +215,12 @@ impl Device {
         self.interface.addresses = vec![crate::net::interfaces::Address { ip, prefix, usable: true }];
     }
 
+    /// Sets the MTU of a device without an interface.
+    #[cfg(test)]
+    pub(crate) fn set_mtu(&mut self, mtu: u32) {
+        self.interface.mtu = mtu;
+    }
+
     /// The same device restricted to one address.
     pub(crate) fn restricted_to(mut self, address: IpAddr) -> Self {
         self.interface.addresses.retain(|entry| entry.ip == address);

@@ -59,9 +59,11 @@ impl HostConfig {
     ) -> Result<FoundPath, NoPath> {
         let &PathQuestion { service_id, pkey, qos_class, sl, as_rdma_cm, .. } = question;
         let fabric = self.host_fabric();
-        let ((from, device), (to, _)) =
+        let ((from, device), (to, other)) =
             (end(question.from, &fabric, devices), end(question.to, &fabric, devices));
-        let mtu = device.map_or(Mtu::M4096, Device::active_mtu).code();
+        // The smallest on the way, of which only ports of this host are known.
+        let mtu = [device, other].into_iter().flatten().map(Device::active_mtu).min();
+        let mtu = mtu.unwrap_or(Mtu::M4096).code();
         let query = PathQuery { from: &from, to: &to, service_id, qos_class, pkey, sl, mtu, rate: 0 };
         let table = device.map_or(&*self.pkeys, |device| self.pkeys_of(device.netdev()));
         let table: Vec<Pkey> = table.iter().copied().map(Pkey).collect();
@@ -90,6 +92,19 @@ mod tests {
             qos_class: None,
             sl: None,
             as_rdma_cm: false,
+        }
+    }
+
+    #[test]
+    fn the_smaller_port_bounds_the_mtu_in_both_directions() {
+        let mut device = Device::virtual_one("a", &["10.0.0.1".parse().unwrap()]);
+        device.set_mtu(1500);
+        let config = HostConfig::default();
+        for (from, to, mtu) in
+            [("10.0.0.1", "10.0.0.2", 3), ("10.0.0.2", "10.0.0.1", 3), ("10.0.0.2", "10.0.0.3", 5)]
+        {
+            let found = config.path_among(&question(from, to), core::slice::from_ref(&device)).unwrap();
+            assert_eq!(found.path.mtu, mtu, "{from} {to}");
         }
     }
 
