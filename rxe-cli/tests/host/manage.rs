@@ -251,3 +251,17 @@ fn a_busy_service_gets_what_is_sent_meanwhile() {
     port.send(ManagedMad { timeout_ms: 60_000, ..request(agent, None, 77) }).unwrap();
     assert_eq!(next(&port).bytes[15], 77);
 }
+
+#[test]
+fn a_program_asks_another_device_of_its_host() {
+    let Some(namespace) = Namespace::new() else { return };
+    add_va(&namespace);
+    let _service = Service::start(&namespace);
+    for (netdev, other) in [("lo", Ipv4Addr::new(10, 77, 0, 1)), ("va", Ipv4Addr::LOCALHOST)] {
+        let port = open_on(&namespace, netdev);
+        let agent = port.register(answers(0)).unwrap().unwrap();
+        port.send(ManagedMad { timeout_ms: 500, retries: 20, ..request(agent, Some(other), 1) }).unwrap();
+        let refused = next(&port);
+        assert_eq!((refused.status, [refused.bytes[4], refused.bytes[5]]), (0, UNSUPPORTED), "{netdev}");
+    }
+}

@@ -287,11 +287,15 @@ impl Service {
             self.counters.dropped += 1;
             return;
         };
+        // The system names the interface of the address for what crosses the loopback. The answer would leave by it, and get lost.
+        let listed = self.mads.listed().unwrap_or_default();
+        let is_ours = listed.iter().any(|device| device.addresses().any(|own| own == meta.src));
+        let is_local = meta.src.is_loopback() || is_ours;
         let origin = Origin {
             device,
             local: meta.dst,
             remote: meta.src,
-            ifindex: meta.ifindex,
+            ifindex: if is_local { 0 } else { meta.ifindex },
             pkey,
             // Without what congestion has made of it.
             tos: meta.tos & !3,
