@@ -34,6 +34,8 @@ const CA: u64 = 1;
 const SWITCH: u64 = 2;
 /// P_Keys and arbitration entries in a block.
 const BLOCK: usize = 32;
+/// The port by which a request of this host arrives at any node: hosts have one, and this host is at the switch's first.
+const FROM_HERE: u8 = 1;
 /// The port of LIDs that a switch does not forward to.
 const NO_PORT: u8 = 0xff;
 
@@ -46,11 +48,8 @@ pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
     }
     let start = subnet.with_lid(lid)?;
     // The port of the node by which it arrives.
-    let (target, arrives) = if request.is_directed() {
-        walk(request, start, subnet)?
-    } else {
-        (start, u8::from(start != Target::Switch))
-    };
+    let (target, arrives) =
+        if request.is_directed() { walk(request, start, subnet)? } else { (start, FROM_HERE) };
     let mut reply = request.unmatched()?;
     // It has returned to the sender.
     if request.is_directed() {
@@ -78,7 +77,7 @@ fn walk<'a>(request: &Mad, start: Target<'a>, subnet: &'a Subnet<'_>) -> Option<
     if hops > MOST_HOPS {
         return None;
     }
-    let mut at = (start, u8::from(start != Target::Switch));
+    let mut at = (start, FROM_HERE);
     for hop in 1..=usize::from(hops) {
         let leaves = request.0.get(PATH + hop).copied().filter(|_| PATH + hop < MAD_LEN)?;
         at = match at.0 {
@@ -359,6 +358,8 @@ mod tests {
         assert_eq!([1, 7, 9, 0xbfff, 0, 2, 8, 0xbffe].map(port), [1, 2, 3, 0, 255, 255, 255, 255]);
         assert_eq!(ask(LINEAR_FORWARDING, 768).status(), status::INVALID_FIELD);
         assert_eq!(ask(LINEAR_FORWARDING, u32::MAX).status(), status::INVALID_FIELD);
+        // The port by which the request has come (IBTA vol. 1, 14.2.5.3 and 14.2.5.6).
+        assert_eq!((field(&ask(NODE_INFO, 0), 288, 8), field(&ask(PORT_INFO, 2), 224, 8)), (1, 1));
         let of_host = answer(&get_of(LINEAR_FORWARDING, 0), 1, &subnet).unwrap();
         assert_eq!(of_host.status(), status::UNSUPPORTED);
     }
