@@ -8,6 +8,8 @@ use super::{
     subnet::{Node, Subnet, Target},
 };
 
+/// Version of the class.
+const VERSION: u8 = 1;
 /// Attributes (IBTA vol. 1, table 123).
 const NODE_DESCRIPTION: u16 = 0x10;
 const NODE_INFO: u16 = 0x11;
@@ -55,6 +57,10 @@ pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
     if request.is_directed() {
         reply.0[6] = 0;
     }
+    if request.version() != VERSION {
+        put(&mut reply.0, 33, 15, status::BAD_VERSION.into());
+        return Some(reply);
+    }
     if request.method() != method::GET {
         return Some(reply);
     }
@@ -63,12 +69,19 @@ pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
         reply = request.reply(0);
         reply.0[6] = if request.is_directed() { 0 } else { reply.0[6] };
         put_bytes(&mut reply.0, DATA, &data);
-    } else if matches!(attribute, NODE_DESCRIPTION..=VL_ARBITRATION | SM_INFO)
-        || attribute == LINEAR_FORWARDING && target == Target::Switch
-    {
+    } else if is_known(attribute, target) {
         put(&mut reply.0, 33, 15, status::INVALID_FIELD.into());
     }
     Some(reply)
+}
+
+/// Whether a node has this attribute, perhaps with another modifier.
+fn is_known(attribute: u16, target: Target<'_>) -> bool {
+    match attribute {
+        SWITCH_INFO | LINEAR_FORWARDING => target == Target::Switch,
+        NODE_DESCRIPTION | NODE_INFO | GUID_INFO..=VL_ARBITRATION | SM_INFO => true,
+        _ => false,
+    }
 }
 
 /// Follows the hops of a directed request. Returns the node, and the port by which it arrives there.
@@ -331,7 +344,13 @@ mod tests {
         assert_eq!(field(&ask(VL_ARBITRATION, 3 << 16), 8, 8), 4);
         assert_eq!(field(&ask(SM_INFO, 0), 164, 4), 3);
         assert_eq!(&ask(NODE_DESCRIPTION, 0).0[DATA..DATA + 7], b"host 1\0");
-        assert_eq!(ask(0x31, 0).status(), status::UNSUPPORTED);
+        // What there is not, what only switches have, and a version that is not ours.
+        for attribute in [0x13, 0x31, SWITCH_INFO, LINEAR_FORWARDING] {
+            assert_eq!(ask(attribute, 0).status(), status::UNSUPPORTED, "{attribute:#x}");
+        }
+        let mut old = directed(&[1], NODE_INFO);
+        old.0[2] = 0;
+        assert_eq!(answer(&old, PERMISSIVE_LID, &subnet).unwrap().status(), 0x8004);
         let mut set = get_of(PORT_INFO, 1);
         set.0[3] = method::SET;
         assert_eq!(answer(&set, 1, &subnet).unwrap().status(), status::UNSUPPORTED);
