@@ -7,6 +7,9 @@ use std::{collections::HashMap, net::IpAddr};
 
 /// Most hosts that are remembered.
 const MOST: usize = 1024;
+/// Beyond this many, hosts that send something unasked are not remembered. They may have any address, and there has to be room for
+/// hosts that programs ask for.
+const STRANGERS: usize = MOST / 2;
 /// The LIDs for hosts whose usual one belongs to another host.
 const SPARE: u16 = 0x9000;
 
@@ -45,6 +48,14 @@ impl Lids {
     pub(super) fn known(&self, address: IpAddr, device: &Device) -> Option<u16> {
         let told = self.0.iter().filter(|(_, who)| **who == address).map(|(lid, _)| *lid);
         told.filter(|lid| self.address(*lid, device) == Some(address)).min()
+    }
+
+    /// The LID of a host that has sent something unasked.
+    pub(super) fn of_stranger(&mut self, address: IpAddr, device: &Device) -> u16 {
+        if self.0.len() < STRANGERS {
+            return self.of(address, device);
+        }
+        self.known(address, device).unwrap_or_else(|| lid_of(address))
     }
 
     /// The LID of a host, as seen by a device. It is remembered, so that an answer finds the host.
@@ -110,6 +121,14 @@ mod tests {
         assert_eq!(lids.known(ip("10.9.1.7"), &next), Some(far));
         assert_eq!(lids.address(263, &device), Some(ip("10.9.1.7")));
         assert_eq!(lids.address(264, &device), None);
+        // Whatever others send, what programs were told stays.
+        for number in 0..3000_u32 {
+            lids.of_stranger(std::net::Ipv4Addr::from(0x0c00_0100 + number).into(), &device);
+        }
+        assert_eq!(lids.address(263, &device), Some(ip("10.9.1.7")));
+        assert!(lids.0.len() <= STRANGERS);
+        let met = lids.of(ip("10.9.2.7"), &device);
+        assert_eq!(lids.address(met, &device), Some(ip("10.9.2.7")));
         for number in 0..3000_u32 {
             lids.of(std::net::Ipv4Addr::from(0x0b00_0100 + number).into(), &device);
         }

@@ -319,7 +319,7 @@ impl Service {
         let mut agents =
             ports.flat_map(|(key, port)| port.agents.iter().map(|(number, agent)| (*key, *number, *agent)));
         if let Some((key, agent, _)) = agents.find(|(.., agent)| wanted(agent)) {
-            let address = self.address_from(from);
+            let address = self.address_from(from, Lids::of_stranger);
             self.give_mad(key, ManagedMad { agent, address, bytes: mad.0.to_vec(), ..ManagedMad::default() });
             return;
         }
@@ -327,9 +327,9 @@ impl Service {
     }
 
     /// The source of a datagram, in the form for programs.
-    fn address_from(&mut self, from: &Origin) -> MadAddress {
+    fn address_from(&mut self, from: &Origin, lid_of: fn(&mut Lids, IpAddr, &Device) -> u16) -> MadAddress {
         let device = self.mads.own_device(from.device);
-        let lid = device.as_ref().map_or(0, |device| self.mads.lids.of(from.remote, device));
+        let lid = device.as_ref().map_or(0, |device| lid_of(&mut self.mads.lids, from.remote, device));
         let table = device.as_ref().map_or(&[][..], |device| self.config.pkeys_of(device.netdev()));
         let pkey_index = table.iter().position(|key| *key == from.pkey).unwrap_or(0);
         MadAddress {

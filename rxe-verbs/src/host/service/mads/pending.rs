@@ -1,6 +1,6 @@
 //! Requests for which programs wait for an answer. They are sent again, and returned if there is no answer.
 
-use super::{Origin, device_of};
+use super::{Origin, device_of, lids::Lids};
 use crate::host::{
     mads::{ManagedMad, TIMED_OUT},
     service::Service,
@@ -61,7 +61,7 @@ impl Service {
             return;
         };
         let Pending { key, mad: asked, .. } = self.mads.pending.swap_remove(place);
-        let address = self.address_from(from);
+        let address = self.address_from(from, Lids::of);
         self.give_mad(key, ManagedMad { status: 0, address, bytes, ..asked });
     }
 
