@@ -203,8 +203,11 @@ fn port_info(
     arrives: u8,
     data: &mut [u8],
 ) -> Option<()> {
+    // What is used, and what is possible: a port with more also has each that is less (IBTA vol. 1, 14.2.5.6).
     const FOUR_LANES: u64 = 2;
+    const UP_TO_FOUR: u64 = 3;
     const QDR: u64 = 4;
+    const UP_TO_QDR: u64 = 7;
     const UP_TO_LANE_14: u64 = 5;
     const LARGEST_MTU: u64 = 5;
     const LINK_LOCAL: u64 = 0xfe80 << 48;
@@ -225,11 +228,11 @@ fn port_info(
     put(data, 144, 16, subnet.own.lid.into());
     put(data, 160, 32, if target == Target::Own { IS_SM } else { 0 });
     put(data, 224, 8, arrives.into());
-    for at in [232, 240, 248] {
-        put(data, at, 8, FOUR_LANES);
+    for (at, widths) in [(232, UP_TO_FOUR), (240, UP_TO_FOUR), (248, FOUR_LANES)] {
+        put(data, at, 8, widths);
     }
-    for at in [256, 280, 284] {
-        put(data, at, 4, QDR);
+    for (at, speeds) in [(256, UP_TO_QDR), (280, QDR), (284, UP_TO_QDR)] {
+        put(data, at, 4, speeds);
     }
     let (state, wire) = if is_active { (4, 5) } else { (1, 3) };
     put(data, 260, 4, state);
@@ -336,6 +339,9 @@ mod tests {
             (field(&port, 128, 16), field(&port, 144, 16), field(&port, 260, 4), field(&port, 288, 4)),
             (1, 1, 4, 3)
         );
+        // Widths and speeds: enabled, supported, active; values that IBTA has for these fields.
+        assert_eq!([232, 240, 248].map(|at| field(&port, at, 8)), [3, 3, 2]);
+        assert_eq!([284, 256, 280].map(|at| field(&port, at, 4)), [7, 7, 4]);
         assert_eq!(ask(PORT_INFO, 2).status(), status::INVALID_FIELD);
         let keys = ask(PKEY_TABLE, 0);
         assert_eq!((field(&keys, 0, 16), field(&keys, 16, 16), field(&keys, 32, 16)), (0xffff, 0x8012, 0));
