@@ -197,6 +197,11 @@ fn rdma_is_read_as_iproute2_reads_it() {
     assert!(json("rdma -j statistic show link")[0]["rcvd_pkts"].is_u64());
     assert!(json("rdma resource -j")[0]["qp"].is_u64());
     assert!(json("rdma res show qp -j").is_array());
+    // One line for programs, and several for who asks for them.
+    for (arguments, several) in [("link -j", false), ("link -j -p", true), ("rdma link -jp", true)] {
+        let output = rxe(arguments).output().unwrap();
+        assert_eq!(text(&output.stdout).lines().count() > 1, several, "{arguments}: {output:?}");
+    }
     let detailed = rxe("rdma link -d").output().unwrap();
     assert!(text(&detailed.stdout).contains(" netdev_index "), "{detailed:?}");
     failed(&rxe("rdma link -x").output().unwrap(), "unknown option -x");

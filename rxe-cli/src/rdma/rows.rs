@@ -72,10 +72,10 @@ fn plain(value: &Value) -> String {
 }
 
 fn show_json(value: &Value, options: &Options) -> Result<()> {
-    if options.own {
+    if options.own && !options.pretty {
         return output::json(value);
     }
-    // Scripts read this form of iproute2.
+    // Scripts read these forms of iproute2.
     let text =
         if options.pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
     outln!("{text}");
