@@ -130,7 +130,7 @@ fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     }
     if !args.json {
         let name = work.to_possible_value().map(|value| value.get_name().to_uppercase()).unwrap_or_default();
-        let (qps, netdev) = (args.qps, context.device().netdev());
+        let (qps, netdev) = (queue_pairs(args, kind), context.device().netdev());
         outln!("RC {name}, MTU {mtu}, {qps} queue pair(s), from {netdev} to {host}");
         match kind {
             What::Bw => outln!("{:>10} {:>12} {:>14} {:>10}", "bytes", "Gbit/s", "messages/s", "seconds"),
@@ -152,10 +152,15 @@ fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     Ok(())
 }
 
+/// A latency is that of one.
+fn queue_pairs(args: &Args, kind: What) -> u32 {
+    if kind == What::Bw { args.qps } else { 1 }
+}
+
 /// Measures one size.
 fn one(args: &Args, context: &Context, gid: u8, wire: &mut Wire, what: (Work, What, u32, u32)) -> Result<()> {
     let (work, kind, size, mtu) = what;
-    let qps = if kind == What::Bw { args.qps } else { 1 };
+    let qps = queue_pairs(args, kind);
     let setup = Setup { lines: vec![Kind::Rc; qps as usize], memory: measure::memory(size), mtu };
     let (side, _) = wire.set_up(context, gid, &setup)?;
     let until = match args.iters {

@@ -194,6 +194,20 @@ fn perf_measures() {
     }
 }
 
+/// A latency is measured with one queue pair, whatever `-q` says.
+#[test]
+fn perf_says_how_many_queue_pairs_it_uses() {
+    for (number, (kind, pairs)) in [("lat", 1), ("bw", 3)].into_iter().enumerate() {
+        let (one, two) = (format!("127.79.{number}.1"), format!("127.79.{number}.2"));
+        let server = Background::start(&format!("perf --bind {one}"));
+        let output = client(&format!("perf write {kind} -n 50 -q 3 --bind {two} {one}"));
+        good(&output);
+        good(&server.finish());
+        let wanted = format!(", {pairs} queue pair(s), ");
+        assert!(text(&output.stdout).contains(&wanted), "{kind}: {output:?}");
+    }
+}
+
 #[test]
 fn the_demonstration_holds() {
     let pcap = std::env::temp_dir().join(format!("rxe-cli-test-{}.pcapng", std::process::id()));
