@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = crate::cm::parse_some_seconds)]
     duration: Option<f64>,
     /// TCP port for finding each other
-    #[arg(short, long, default_value_t = 18_515)]
+    #[arg(short, long, default_value_t = 18_515, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     #[command(flatten)]
     local: Local,

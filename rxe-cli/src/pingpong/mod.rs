@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(short = 'u', long, value_name = "SECONDS", value_parser = local::parse_code_or_none)]
     ack_timeout: Option<u8>,
     /// TCP port for finding each other
-    #[arg(short, long, default_value_t = 18_515)]
+    #[arg(short, long, default_value_t = 18_515, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Compare every byte of every message received (of a peer from rdma-core: what it can send)
     #[arg(short, long)]
