@@ -84,9 +84,11 @@ impl Report {
         let (passed, done, all) = (self.passed(), self.checks.len(), super::checks::ALL.len());
         let seconds = time.as_secs_f64();
         if self.json {
+            // A name may be no UTF-8, which JSON cannot hold.
+            let path = pcap.to_string_lossy();
             let json = serde_json::json!({
                 "passed": passed, "checks": self.checks, "measurements": self.rows,
-                "capture": { "path": pcap, "packets": packets }, "seconds": seconds,
+                "capture": { "path": path, "packets": packets }, "seconds": seconds,
             });
             output::json(&json)?;
         } else {
@@ -102,5 +104,20 @@ impl Report {
             outln!("  all {all} checks passed, every byte compared, in {seconds:.1} s");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    #[test]
+    fn a_capture_may_have_any_name() {
+        let name = Path::new(OsStr::from_bytes(b"/tmp/\xff.pcapng"));
+        for json in [true, false] {
+            let finished = Report::new(json).finish(name, 0, Duration::ZERO);
+            assert!(finished.unwrap_err().to_string().contains("0 of"), "no check was made");
+        }
     }
 }
