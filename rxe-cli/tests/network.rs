@@ -103,9 +103,13 @@ sys.stdin.read()";
     failed(&namespace.run("pingpong rc"), &held("0.0.0.0"));
     failed(&namespace.run("pingpong ud --bind 127.0.0.5"), &held("0.0.0.0"));
     failed(&namespace.run("perf"), &held("0.0.0.0"));
-    let demo = namespace.run("demo");
+    let dir = std::env::temp_dir().join(format!("rxe-cli-held-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let demo = namespace.rxe("demo").env("TMPDIR", &dir).output().unwrap();
     failed(&demo, &held("0.0.0.0"));
     assert!(!text(&demo.stderr).contains("the other side"), "{demo:?}");
+    // There is nothing to be recorded, so that no file is left.
+    fs::remove_dir(dir).unwrap();
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
 }

@@ -115,8 +115,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         )
         .into());
     }
-    let (pcap, capture) = start_capture(args.pcap.as_deref())?;
     let (second, mut wire) = Second::start()?;
+    // Not earlier, because without a second process there would be an empty file.
+    let (pcap, capture) = start_capture(args.pcap.as_deref())?;
     let pid = second.0.id();
     thread::spawn(move || {
         thread::sleep(DEADLINE);
