@@ -95,14 +95,15 @@ impl Listener<'_> {
         match event.kind {
             EventKind::ConnectRequest(offer) => {
                 thread::sleep(Duration::from_secs_f64(self.args.delay));
+                let is_datagram = matches!(offer, Offer::Datagram(_));
                 if self.args.reject {
-                    event.id.reject(&self.args.private_data.0)?;
+                    // What was refused needs no id any more.
+                    let refused = answered(event.id.reject(&self.args.private_data.0))?;
+                    self.over += u32::from(refused || is_datagram);
                 } else {
                     self.accept(&event.id, &offer)?;
-                }
-                self.keep(event.id);
-                if self.args.reject || matches!(offer, Offer::Datagram(_)) {
-                    self.over += 1;
+                    self.keep(event.id);
+                    self.over += u32::from(is_datagram);
                 }
             }
             EventKind::Disconnected { .. } => {
@@ -125,11 +126,7 @@ impl Listener<'_> {
         let qp_type = if matches!(offer, Offer::Datagram(_)) { QpType::Ud } else { QpType::Rc };
         id.create_qp(&pd, &QpInit::new(qp_type, &cq))?;
         let answer = ConnParams { private_data: &self.args.private_data.0, ..ConnParams::default() };
-        match id.accept(&answer) {
-            // The peer has given up meanwhile. An event will follow.
-            Ok(()) | Err(CmError::State { .. } | CmError::Machine(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        answered(id.accept(&answer)).map(|_| ())
     }
 
     /// Dropping an id ends its connection or service.
@@ -138,5 +135,14 @@ impl Listener<'_> {
             self.kept.pop_front();
         }
         self.kept.push_back(id);
+    }
+}
+
+/// Whether there was somebody to be answered. If not, the peer has given up meanwhile, and of a connection an event will follow.
+fn answered(result: std::result::Result<(), CmError>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(CmError::State { .. } | CmError::Machine(_)) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

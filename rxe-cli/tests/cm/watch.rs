@@ -163,6 +163,21 @@ fn giving_up_is_told_to_the_peer() {
     }
 }
 
+/// A listener that would have refused goes on to the next one, who gets the refusal.
+#[test]
+fn who_gives_up_before_the_refusal_does_not_end_the_listener() {
+    let Some(host) = Host::new() else { return };
+    for address in OURS {
+        let listener = host.listen("7471 --json --reject --delay 3 -n 2 --timeout 60");
+        failed(&host.rxe(&format!("connect {address}:7471 --timeout 1")), "given up after 1 s");
+        failed(&host.rxe(&format!("connect {address}:7471")), "said no (consumer reject, 28)");
+        let passive = lines(&listener.finish());
+        let told: Vec<_> = passive.iter().filter(|line| line["event"] == "REJECTED").collect();
+        assert_eq!(told.len(), 1, "{passive:?}");
+        assert_eq!(passive.iter().filter(|line| line["message"] == "REJ").count(), 2, "{passive:?}");
+    }
+}
+
 /// No colours in a pipe, and one line an event.
 #[test]
 fn text_for_people() {
