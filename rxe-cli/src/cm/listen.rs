@@ -7,7 +7,7 @@ use super::{
 use crate::Result;
 use rxe_cm::{
     CmError, CmEvent, CmId, ConnParams, EventChannel, EventKind, Manager, Offer,
-    proto::{PortSpace, ServiceId},
+    proto::{PortSpace, PrivateData, ServiceId},
 };
 use rxe_verbs::{QpInit, QpType};
 use std::{collections::VecDeque, thread, time::Duration};
@@ -56,6 +56,10 @@ struct Listener<'a> {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let address = find_listen(&args.at)?;
+    let (len, room) = (args.private_data.0.len(), room(args));
+    if len > room {
+        return Err(format!("--private-data has {len} bytes, and these answers have room for {room}").into());
+    }
     let manager = Manager::open()?;
     let show = Show::new(&manager, args.look)?;
     let events = EventChannel::new()?;
@@ -68,28 +72,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     json.insert("local".to_owned(), address.to_string().into());
     json.insert("service_id".to_owned(), format!("{:#018x}", service.0).into());
     show.say("LISTENING", format!("on {address}, service ID {service}"), json);
-    let timeout = args.timeout.map(Duration::from_secs_f64);
     let mut listener = Listener { args, show: &show, over: 0, kept: VecDeque::new() };
-    let result = loop {
-        if args.count.is_some_and(|count| listener.over >= count) {
-            break Ok(());
-        }
-        match next(&events, timeout)? {
-            Some(event) => listener.handle(event)?,
-            None => {
-                let seconds = timeout.unwrap_or_default().as_secs_f64();
-                break Err(format!(
-                    "nothing has happened for {seconds} s; is the port right that the others connect to, and does UDP port 4791 reach us?"
-                )
-                .into());
-            }
-        }
-    };
+    let result = listener.serve(&events);
     show.finish();
     result
 }
 
+/// How many bytes of private data an answer takes: SIDR_REP, REJ or REP.
+const fn room(args: &Args) -> usize {
+    match (args.datagram, args.reject) {
+        (true, _) => PrivateData::<136>::LIMIT,
+        (false, true) => PrivateData::<148>::LIMIT,
+        (false, false) => PrivateData::<196>::LIMIT,
+    }
+}
+
 impl Listener<'_> {
+    /// Until there were as many connections as were asked for.
+    fn serve(&mut self, events: &EventChannel) -> Result<()> {
+        let timeout = self.args.timeout.map(Duration::from_secs_f64);
+        while self.args.count.is_none_or(|count| self.over < count) {
+            let Some(event) = next(events, timeout)? else {
+                let seconds = timeout.unwrap_or_default().as_secs_f64();
+                return Err(format!(
+                    "nothing has happened for {seconds} s; is the port right that the others connect to, and does UDP port 4791 reach us?"
+                )
+                .into());
+            };
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
     fn handle(&mut self, event: CmEvent) -> Result<()> {
         self.show.event(&event);
         match event.kind {

@@ -163,6 +163,23 @@ fn giving_up_is_told_to_the_peer() {
     }
 }
 
+/// Told at once, and not to the first peer's cost.
+#[test]
+fn private_data_that_do_not_fit_are_told_before_anybody_comes() {
+    let Some(host) = Host::new() else { return };
+    for (options, room) in [("", 196), ("--reject", 148), ("--datagram", 136), ("--datagram --reject", 136)] {
+        let data = "x".repeat(room + 1);
+        let wanted = format!("--private-data has {} bytes, and these answers have room for {room}", room + 1);
+        failed(&host.rxe(&format!("listen 7471 --timeout 1 {options} --private-data {data}")), &wanted);
+    }
+    let all = "y".repeat(196);
+    let listener = host.listen(&format!("7471 -n 1 --private-data {all}"));
+    let output = host.rxe("connect 127.0.0.1:7471");
+    good(&output);
+    assert!(text(&output.stdout).contains(&all), "{output:?}");
+    listener.finish();
+}
+
 /// A listener that would have refused goes on to the next one, who gets the refusal.
 #[test]
 fn who_gives_up_before_the_refusal_does_not_end_the_listener() {
