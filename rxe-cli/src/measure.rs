@@ -20,6 +20,9 @@ const TCP_WRITE: usize = 128 << 10;
 /// Bytes of memory for the sign that a measurement has ended.
 const SIGN: usize = 64;
 
+/// Times for which memory is taken before a measurement, so that it takes none in between.
+const FORESEEN: u32 = 1 << 20;
+
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -179,7 +182,7 @@ pub(crate) fn latency(
     count: u32,
     tick: &mut dyn FnMut(u64, Duration),
 ) -> Result<Times> {
-    let mut times = Vec::with_capacity(count as usize);
+    let mut times = Vec::with_capacity(count.min(FORESEEN) as usize);
     let there_and_back = matches!(work, Work::Read | Work::Atomic);
     let (at, last) = (size as usize, size as usize - 1);
     side.mr.write_at(last, &[0])?;

@@ -6,7 +6,10 @@ use common::{Background, client, failed, good, rxe, stranger, text};
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::ExitStatusExt,
+    },
     path::PathBuf,
     process::{Command, Output},
 };
@@ -208,6 +211,26 @@ fn perf_says_how_many_queue_pairs_it_uses() {
         let wanted = format!(", {pairs} queue pair(s), ");
         assert!(text(&output.stdout).contains(&wanted), "{kind}: {output:?}");
     }
+}
+
+/// More round trips than there is memory for their times: it begins, and ends with the other side, which a script kills.
+#[test]
+fn a_long_measurement_begins() {
+    let script = std::env::temp_dir().join(format!("rxe-cli-kill-{}", std::process::id()));
+    std::fs::write(&script, "kill after 100 packets\n").unwrap();
+    let mut server = rxe("perf --bind 127.79.3.1");
+    server.env("RXE_FAULT_SCRIPT", &script);
+    let server = Background::spawn(server);
+    let output = common::client_of(|| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -v 33554432; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_rxe")]);
+        command.args("perf write lat -n 4294967295 --bind 127.79.3.2 127.79.3.1".split(' '));
+        command.env("RXE_CONFIG", common::CONFIG);
+        command
+    });
+    assert_eq!(server.finish().status.signal(), Some(9));
+    failed(&output, "the other side is silent");
+    std::fs::remove_file(script).unwrap();
 }
 
 #[test]
