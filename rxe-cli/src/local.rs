@@ -8,7 +8,7 @@ use rxe_verbs::{
 use std::{
     hash::{BuildHasher, RandomState},
     io,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -84,7 +84,7 @@ impl Local {
     /// Waits for the peer's TCP connection.
     pub(crate) fn accept(&self, port: u16) -> Result<TcpStream> {
         let listener = match self.bind {
-            Some(address) => TcpListener::bind((address, port)),
+            Some(address) => TcpListener::bind(place(address, port)?),
             None => TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))),
         };
         let listener = listener.map_err(|error| {
@@ -121,6 +121,17 @@ impl Local {
         }
         Err(unreachable(&last).into())
     }
+}
+
+/// An address of ours, with its interface if it is a link-local one.
+fn place(address: IpAddr, port: u16) -> Result<SocketAddr> {
+    Ok(match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            let scope = Device::of_address(address.into())?.interface().index;
+            SocketAddrV6::new(address, port, 0, scope).into()
+        }
+        other => SocketAddr::new(other, port),
+    })
 }
 
 fn prepare(stream: TcpStream) -> Result<TcpStream> {

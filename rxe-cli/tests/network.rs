@@ -210,6 +210,28 @@ fn ipv6_alone() {
     }
 }
 
+/// A link-local address belongs to an interface, which the server finds by itself, and the client names.
+#[test]
+fn link_local_addresses() {
+    let (Some(here), Some(there)) = (Namespace::with_loopback("local"), Namespace::with_loopback("far"))
+    else {
+        return;
+    };
+    here.ip(&format!("link add v0 type veth peer name v1 netns {}", there.0));
+    for (namespace, name, address) in [(&here, "v0", "fe80::1/64"), (&there, "v1", "fe80::2/64")] {
+        namespace.ip(&format!("addr add {address} dev {name} nodad"));
+        namespace.ip(&format!("link set {name} up"));
+    }
+    for (server, client) in [
+        ("pingpong rc --check --bind fe80::1", "pingpong rc --check --bind fe80::2 fe80::1%v1"),
+        ("perf --bind fe80::1", "perf write bw -n 50 --bind fe80::2 fe80::1%v1"),
+    ] {
+        let [server, client] = both((&here, server), (&there, client));
+        good(&client);
+        good(&server);
+    }
+}
+
 /// Two hosts, one with a larger MTU than the other.
 #[test]
 fn different_interface_mtus_are_told() {
