@@ -5,6 +5,7 @@ use rxe_verbs::{
     Access, CompChannel, Completion, Context, Cq, Device, EventError, Gid, Mtu, Psn, Qkey, Qp, QpChange,
     QpState, QpType, Qpn, WcStatus,
 };
+use socket2::{Domain, Socket, Type};
 use std::{
     hash::{BuildHasher, RandomState},
     io,
@@ -103,13 +104,18 @@ impl Local {
                 "cannot reach {host}, TCP port {port}: {error}; is the other side started, and is the port open?"
             )
         };
+        let own = self.bind.map(|address| place(address, 0)).transpose()?;
         let addresses = (host, port)
             .to_socket_addrs()
             .map_err(|error| format!("cannot find the address of {host}: {error}; is the name right?"))?;
+        let fits = |to: &SocketAddr| own.is_none_or(|own| own.is_ipv4() == to.is_ipv4());
+        if let (Some(own), None) = (own, addresses.clone().find(fits)) {
+            return Err(format!("{host} has no address of the same IP version as {}", own.ip()).into());
+        }
         let mut last: io::Error = io::ErrorKind::NotFound.into();
         for tries in (0..TRIES).rev() {
-            for address in addresses.clone() {
-                match TcpStream::connect_timeout(&address, PATIENCE) {
+            for address in addresses.clone().filter(fits) {
+                match connect_from(own, &address) {
                     Ok(stream) => return prepare(stream),
                     Err(error) => last = error,
                 }
@@ -132,6 +138,15 @@ fn place(address: IpAddr, port: u16) -> Result<SocketAddr> {
         }
         other => SocketAddr::new(other, port),
     })
+}
+
+/// A TCP connection from an address of ours, if one was named.
+fn connect_from(own: Option<SocketAddr>, to: &SocketAddr) -> io::Result<TcpStream> {
+    let Some(own) = own else { return TcpStream::connect_timeout(to, PATIENCE) };
+    let socket = Socket::new(Domain::for_address(*to), Type::STREAM, None)?;
+    socket.bind(&own.into())?;
+    socket.connect_timeout(&(*to).into(), PATIENCE)?;
+    Ok(socket.into())
 }
 
 fn prepare(stream: TcpStream) -> Result<TcpStream> {

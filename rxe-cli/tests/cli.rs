@@ -74,6 +74,21 @@ fn wrong_places_are_told() {
     failed(&rxe("demo --pcap /nowhere/file").output().unwrap(), "--pcap");
 }
 
+/// `--bind` is for both connections.
+#[test]
+fn the_tcp_connection_leaves_from_the_named_address() {
+    let listener = TcpListener::bind(("127.76.1.2", 18_515)).unwrap();
+    for arguments in
+        ["pingpong rc --bind 127.76.1.1 127.76.1.2", "perf write bw --bind 127.76.1.1 127.76.1.2"]
+    {
+        let _client = Background::start(arguments);
+        let (_, from) = listener.accept().unwrap();
+        assert_eq!(from.ip().to_string(), "127.76.1.1", "{arguments}");
+    }
+    let output = rxe("pingpong rc --bind 127.76.1.1 ::1").output().unwrap();
+    failed(&output, "::1 has no address of the same IP version as 127.76.1.1");
+}
+
 /// A peer that tells where it is, and then is not there.
 #[test]
 fn a_peer_that_does_not_answer_is_told() {
