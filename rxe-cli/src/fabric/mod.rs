@@ -45,11 +45,16 @@ struct Other<'a> {
 }
 
 impl Other<'_> {
+    /// Each once.
     fn addresses(&self) -> Vec<IpAddr> {
         let met = self.met.map(|met| met.address);
         let named = self.named.into_iter().flat_map(|named| named.addresses.iter().copied());
-        let mut all: Vec<_> = self.found.into_iter().chain(met).chain(named).collect();
-        all.dedup();
+        let mut all = Vec::new();
+        for address in self.found.into_iter().chain(met).chain(named) {
+            if !all.contains(&address) {
+                all.push(address);
+            }
+        }
         all
     }
 
@@ -304,5 +309,15 @@ mod tests {
             assert_eq!(other.kind(), kind, "{habit:?} {answer:?}");
             assert!(other.line().ends_with(&format!("  {words}")), "{}: {words}", other.line());
         }
+    }
+
+    /// The address that it was met by may stand anywhere in what the configuration says of it.
+    #[test]
+    fn an_address_is_shown_once() {
+        let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let named = KnownPort { addresses: vec![one, two, three], ..KnownPort::default() };
+        let met = PeerReport { address: two, guid: 0, pkeys: Vec::new(), seconds: 0 };
+        let other = Other { met: Some(&met), named: Some(&named), ..Other::default() };
+        assert_eq!(other.addresses(), [two, one, three]);
     }
 }
