@@ -163,6 +163,45 @@ fn a_second_run_leaves_the_view_of_the_first() {
     fs::remove_dir_all(dir).unwrap();
 }
 
+/// Views of devices with similar names do not take each other's place, and the name `v1` says nothing of RoCE v1.
+#[test]
+fn each_device_has_a_view_of_its_own() {
+    let Some(namespace) = Namespace::with_loopback("views") else { return };
+    let dir = std::env::temp_dir().join(format!("rxe-cli-views-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    for name in ["libibverbs.so.1", "librxe_sysfs.so"] {
+        fs::write(dir.join(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("libibverbs.so.1", dir.join("librdmacm.so.1")).unwrap();
+    namespace.ip("link add a.b type veth peer name a_b");
+    namespace.ip("link add v1 type veth peer name v2");
+    let interfaces = ["a.b", "a_b", "v1", "v2"];
+    for (number, interface) in interfaces.iter().enumerate() {
+        namespace.ip(&format!("addr add 10.45.{number}.1/24 dev {interface}"));
+        namespace.ip(&format!("link set {interface} up"));
+    }
+    let view = |arguments: &str, link: &str| -> PathBuf {
+        let mut command = namespace.rxe(&format!("env {arguments}"));
+        command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).env("RXE_LINK", link);
+        let output = command.output().unwrap();
+        good(&output);
+        let line = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="));
+        line.unwrap().trim_matches('\'').into()
+    };
+    let is_v1 = |view: &Path| view.to_str().unwrap().ends_with("-v1");
+    assert!(is_v1(&view("", "raw")) && !is_v1(&view("", "udp")));
+    let views = interfaces.map(|interface| view(&format!("--device {interface}"), "udp"));
+    for (interface, view) in interfaces.iter().zip(&views) {
+        let [device] = &fs::read_dir(view.join("infiniband")).unwrap().collect::<Vec<_>>()[..] else {
+            panic!("{interface} is not alone in its view");
+        };
+        let net = device.as_ref().unwrap().path().join("device/net").join(interface);
+        assert!(net.symlink_metadata().is_ok(), "{} is another's", view.display());
+        assert!(!is_v1(view), "{interface}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn a_host_without_addresses_is_told() {
     let Some(namespace) = Namespace::new("none") else { return };

@@ -41,11 +41,15 @@ pub(super) fn write(
 ) -> Result<PathBuf> {
     let top = own_folder()?;
     let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
-    let plain = |text: &str| text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
-    let only = only.map(|name| format!("-{}", plain(name))).unwrap_or_default();
     // The service does not know by which link a program sends, so GIDs are not asked for where the name ends so
-    // (rxe-sysfs/src/ask.rs).
-    let folder = top.join(format!("sys-{namespace}{only}{}", if v1 { "-v1" } else { "" }));
+    // (rxe-sysfs/src/ask.rs). A device may be called `v1`, too.
+    let end = match (only, v1) {
+        (_, true) => "-v1",
+        (Some(_), false) => "-v2",
+        (None, false) => "",
+    };
+    let only = only.map(|name| format!("-{}", distinct(name))).unwrap_or_default();
+    let folder = top.join(format!("sys-{namespace}{only}{end}"));
     let mut files = Files::new();
     let mut links = BTreeMap::new();
     files.insert("infiniband_verbs/abi_version".into(), "6".into());
@@ -86,6 +90,15 @@ pub(super) fn write(
     let wanted = |path: &str| files.contains_key(path) || links.contains_key(path);
     remove_others(&folder, "", &wanted)?;
     Ok(folder)
+}
+
+/// A part of a file name that belongs to this name alone: what is no letter or digit stands there by its number.
+fn distinct(name: &str) -> String {
+    let part = |byte: u8| match byte {
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        other => format!("_{other:02x}"),
+    };
+    name.bytes().map(part).collect()
 }
 
 /// rdma_cm's defaults of each device, which people set below /sys/kernel/config/rdma_cm: the same for all programs of a network
