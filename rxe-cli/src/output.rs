@@ -5,7 +5,7 @@ use crate::Result;
 use serde::Serialize;
 use std::{
     fmt::{self, Arguments},
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, StdoutLock, Write},
     process,
 };
 
@@ -16,8 +16,17 @@ const NOT_WRITTEN: i32 = 1;
 
 /// Prints, and ends the process if that is not possible.
 pub(crate) fn put(text: Arguments<'_>) {
+    written(|out| out.write_fmt(text));
+}
+
+/// Prints what may be no UTF-8, such as a path.
+pub(crate) fn bytes(bytes: &[u8]) {
+    written(|out| out.write_all(bytes));
+}
+
+fn written(write: impl FnOnce(&mut StdoutLock<'_>) -> io::Result<()>) {
     let mut out = io::stdout().lock();
-    if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
+    if let Err(error) = write(&mut out).and_then(|()| out.flush()) {
         if error.kind() == io::ErrorKind::BrokenPipe {
             process::exit(NOBODY_READS);
         }

@@ -4,9 +4,11 @@ mod common;
 
 use common::{Background, client, failed, good, rxe, stranger, text};
 use std::{
+    ffi::OsStr,
     io::{Read, Write},
     net::TcpListener,
     os::unix::{
+        ffi::OsStrExt,
         fs::{MetadataExt, PermissionsExt},
         process::ExitStatusExt,
     },
@@ -345,6 +347,22 @@ fn env_prints_what_run_sets() {
         assert!(shown.lines().any(|line| line == wanted), "{wanted} is not in\n{shown}");
     }
     assert!(shown.contains("s.pcapng"), "{shown}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// A shell takes any bytes, and folders may be called by any.
+#[test]
+fn env_prints_names_that_are_no_utf_8() {
+    let dir = dropin("bytes", true);
+    let place = [&b"/opt/it's \xff:"[..], std::env::var("PATH").unwrap().as_bytes()].concat();
+    let mut command = rxe("env");
+    command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).env("PATH", OsStr::from_bytes(&place));
+    let output = command.output().unwrap();
+    good(&output);
+    let script = [&output.stdout, &b"printf %s \"$PATH\""[..]].concat();
+    let mut shell = Command::new("sh");
+    let shown = shell.arg("-c").arg(OsStr::from_bytes(&script)).env_clear().output().unwrap().stdout;
+    assert!(shown.ends_with(&place), "{}", String::from_utf8_lossy(&shown));
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -3,7 +3,7 @@
 mod mount;
 mod view;
 
-use crate::{Result, doctor};
+use crate::{Result, doctor, output};
 use clap::ValueEnum;
 use rxe_verbs::{
     Device, devices,
@@ -232,15 +232,15 @@ pub(crate) fn print(args: &EnvArgs) -> Result<()> {
         return Err("--sysfs=mount is for `rxe run`: a shell cannot be taken to another namespace".into());
     }
     for (name, value) in variables(&args.wishes, &HostConfig::load()?)? {
-        outln!("export {name}={}", quoted(&value)?);
+        output::bytes(&[&b"export "[..], name.as_bytes(), b"=", &quoted(&value), b"\n"].concat());
     }
     Ok(())
 }
 
 /// A word for the shell.
-fn quoted(value: &OsStr) -> Result<String> {
-    let text = value.to_str().ok_or("a path is not valid UTF-8")?;
-    Ok(format!("'{}'", text.replace('\'', "'\\''")))
+fn quoted(value: &OsStr) -> Vec<u8> {
+    let parts: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b'\'').collect();
+    [&b"'"[..], &parts.join(&b"'\\''"[..]), b"'"].concat()
 }
 
 /// The variables for the program's environment.
