@@ -205,5 +205,7 @@ fn rdma_is_read_as_iproute2_reads_it() {
     let detailed = rxe("rdma link -d").output().unwrap();
     assert!(text(&detailed.stdout).contains(" netdev_index "), "{detailed:?}");
     failed(&rxe("rdma link -x").output().unwrap(), "unknown option -x");
+    good(&rxe("rdma res show qp lqpn 1 type rc state rts pid 1 comm x").output().unwrap());
+    failed(&rxe("rdma res show qp tpye RC").output().unwrap(), "tpye is not known of queue pairs here");
     failed(&rxe("rdma link show nope/1").output().unwrap(), "nope");
 }

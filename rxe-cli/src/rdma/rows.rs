@@ -173,10 +173,17 @@ pub(super) fn resources(only: Option<&str>) -> Result<Rows> {
     Ok(Rows(counted(only)?.iter().map(row).collect()))
 }
 
+/// What the rows of queue pairs have beside their link, and may be chosen by.
+const OF_QUEUE_PAIRS: [&str; 5] = ["lqpn", "type", "state", "pid", "comm"];
+
 pub(super) fn queue_pairs(only: Option<&str>, filter: &[&str]) -> Result<Rows> {
     let (pairs, rest) = filter.as_chunks::<2>();
     if let Some(name) = rest.first() {
         return Err(format!("rdma: {name} has no value").into());
+    }
+    if let Some([name, _]) = pairs.iter().find(|[name, _]| !OF_QUEUE_PAIRS.contains(name)) {
+        let known = OF_QUEUE_PAIRS.join(", ");
+        return Err(format!("rdma: {name} is not known of queue pairs here; known are {known}").into());
     }
     let mut rows = Vec::new();
     for (device, owned) in counted(only)? {
