@@ -197,6 +197,10 @@ fn rdma_is_read_as_iproute2_reads_it() {
     assert!(json("rdma -j statistic show link")[0]["rcvd_pkts"].is_u64());
     assert!(json("rdma resource -j")[0]["qp"].is_u64());
     assert!(json("rdma res show qp -j").is_array());
+    // Not by the system's program, which has other devices.
+    for wrong in ["link frob", "link show rxe0 rxe1", "link set rxe0 mtu 9000"] {
+        failed(&rxe(wrong).output().unwrap(), &format!("rxe {wrong}: not understood; `rxe link help`"));
+    }
     // One line for programs, and several for who asks for them.
     for (arguments, several) in [("link -j", false), ("link -j -p", true), ("rdma link -jp", true)] {
         let output = rxe(arguments).output().unwrap();

@@ -1,6 +1,6 @@
 //! `rdma` as in documents: under `rxe run` a program of this name leads here, and `rxe link` is its `link`. Words and options
 //! are parsed as by rdma(8) of iproute2. Devices exist without being created, so `link add` only prints which one it is. Other
-//! commands are passed to the system's `rdma`.
+//! commands of `rdma` are passed to the system's.
 
 mod options;
 mod rows;
@@ -78,7 +78,7 @@ enum Wish<'a> {
 
 fn obey(given: &[OsString], own: bool) -> Result<()> {
     let words: Option<Vec<&str>> = given.iter().map(|word| word.to_str()).collect();
-    let Some(words) = words else { return system(given) };
+    let Some(words) = words else { return other(given, own) };
     let (mut options, words) = Options::take(&words)?;
     options.own = own;
     if options.version {
@@ -97,9 +97,18 @@ fn obey(given: &[OsString], own: bool) -> Result<()> {
         Some(Wish::Add(name, words)) => add(name, words)?,
         Some(Wish::Delete(name)) => delete(name)?,
         Some(Wish::Rename(name, new)) => rename(name, new)?,
-        None => return system(given),
+        None => return other(given, own),
     }
     Ok(())
+}
+
+/// A command that is not one of ours. The system's `rdma` knows nothing of our devices, so `rxe link` does not ask it.
+fn other(words: &[OsString], own: bool) -> Result<()> {
+    if !own {
+        return system(words);
+    }
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    Err(format!("rxe {}: not understood; `rxe link help` lists what is", words.join(" ")).into())
 }
 
 /// Words may be abbreviated. They mean the first entry of the list that begins with them.
