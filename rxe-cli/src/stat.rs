@@ -1,10 +1,13 @@
 //! `rxe stat`: the counters of the processes that share the port.
 
 use crate::{
-    Result, output,
+    Result,
+    fabric::in_groups,
+    output,
     service::{counted, observer},
 };
 use rxe_verbs::host::report::{ClientStats, HostStats, LockedReport};
+use serde_json::Value;
 use std::fmt::Write;
 
 /// Counters of every process that uses the port: packets, bytes, retransmissions, NAKs, drops by reason
@@ -31,11 +34,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     if args.json {
-        output::json(&stats)?;
+        output::json(&shown(&stats)?)?;
     } else {
         out!("{}", describe(&stats, args.qps));
     }
     Ok(())
+}
+
+/// As JSON. GUIDs are written as by the other commands, because many programs round numbers of 64 bits.
+fn shown(stats: &HostStats) -> Result<Value> {
+    let mut json = serde_json::to_value(stats)?;
+    let of_clients =
+        stats.clients.iter().enumerate().map(|(at, client)| (format!("/clients/{at}"), &client.peers));
+    for (place, peers) in of_clients.chain([(String::new(), &stats.peers)]) {
+        for (at, peer) in peers.iter().enumerate() {
+            if let Some(guid) = json.pointer_mut(&format!("{place}/peers/{at}/guid")) {
+                *guid = in_groups(peer.guid).into();
+            }
+        }
+    }
+    Ok(json)
 }
 
 fn describe(stats: &HostStats, qps: bool) -> String {

@@ -162,6 +162,12 @@ fn hosts_that_were_met_are_listed() {
     assert_eq!(others[0]["guid"], guid, "{met}");
     assert_eq!((&others[0]["name"], &others[0]["pkeys"][0]), (&"storage/P1".into(), &0xffff.into()), "{met}");
     assert!(others[0]["addresses"][0] == "10.9.0.2" && others[0]["seconds"].is_u64(), "{met}");
+    let stat: Value = serde_json::from_str(&shown(&here, with(&config, "stat --json"))).unwrap();
+    let of_server =
+        stat["clients"].as_array().unwrap().iter().find(|client| client["name"] == "rxe").unwrap();
+    for list in [&stat["peers"], &of_server["peers"]] {
+        assert_eq!(list[0]["guid"], guid, "{stat}");
+    }
     // It is remembered when the program that met it is gone.
     drop(server);
     let line = format!("guid {guid}  \"storage/P1\"  P_Keys 0xffff  heard of ");

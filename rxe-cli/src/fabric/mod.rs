@@ -155,7 +155,8 @@ impl Other<'_> {
     }
 }
 
-fn in_groups(guid: u64) -> String {
+/// A GUID in four groups.
+pub(crate) fn in_groups(guid: u64) -> String {
     let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", guid >> shift & 0xffff));
     groups.join(":")
 }
