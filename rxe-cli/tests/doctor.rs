@@ -40,11 +40,42 @@ fn every_finding_has_a_state_and_what_is_not_good_a_cure() {
     let output = rxe("doctor --json").output().unwrap();
     let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     let state = |finding: &serde_json::Value| finding["state"].as_str().unwrap().to_owned();
-    for check in ["configuration", "devices", "port 4791", "rmem_max", "wmem_max", "rp_filter", "sandbox"] {
+    for check in [
+        "environment",
+        "configuration",
+        "devices",
+        "port 4791",
+        "rmem_max",
+        "wmem_max",
+        "rp_filter",
+        "sandbox",
+    ] {
         assert!(list.iter().any(|finding| finding["check"] == check), "{check}: {list:?}");
     }
     assert!(list.iter().all(|finding| state(finding) == "good" || finding["cure"].is_string()), "{list:?}");
     assert_eq!(output.status.success(), list.iter().all(|finding| state(finding) != "bad"), "{list:?}");
+}
+
+/// If a variable is in the way, the cure is not to end whoever has the port.
+#[test]
+fn a_variable_that_is_in_the_way_is_named() {
+    let bad = |variable: &str, value: &str| -> Vec<serde_json::Value> {
+        let output = rxe("doctor --json").env(variable, value).output().unwrap();
+        let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        list.into_iter().filter(|finding| finding["state"] == "bad").collect()
+    };
+    let before = bad("RXE_POLL", "");
+    for (variable, value, part) in [
+        ("RXE_POLL", "xx", "RXE_POLL=\"xx\" is not understood"),
+        ("RXE_FAULT", "loss=x", "loss=x"),
+        ("RXE_PCAP", "/nowhere/file", "/nowhere/file"),
+    ] {
+        let found = bad(variable, value);
+        let new: Vec<_> = found.iter().filter(|finding| !before.contains(finding)).collect();
+        let [finding] = &new[..] else { panic!("{variable}={value}: {new:?}") };
+        assert_eq!(finding["check"], "environment", "{finding}");
+        assert!(finding["text"].as_str().unwrap().contains(part), "{finding}");
+    }
 }
 
 #[test]

@@ -3,19 +3,21 @@
 use super::{Finding, State};
 use crate::run::library;
 use rxe_verbs::{
-    ContextOptions, Device, PortState, devices,
-    host::{HostConfig, Observer},
+    ContextOptions, Device, OpenError, PortState, check_environment, devices,
+    host::{HostConfig, HostError, Observer},
     net::{LinkKind, RawLink},
 };
 use std::{fs, io, process::Command};
 
+/// The check of the variables.
+const ENVIRONMENT: &str = "environment";
 /// The port of RoCEv2.
 const PORT: u16 = 4791;
 /// A receive buffer of this size holds a batch of 64 KiB from each of several peers.
 const BUFFER: u64 = 4 << 20;
 
 pub(super) fn examine() -> Vec<Finding> {
-    let mut findings = vec![config()];
+    let mut findings = vec![environment(), config()];
     let list = devices().unwrap_or_default();
     findings.extend(interfaces(&list));
     findings.extend(port(&list));
@@ -34,6 +36,14 @@ pub(super) fn examine() -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// The variables that every program heeds.
+fn environment() -> Finding {
+    match check_environment() {
+        Ok(()) => Finding::good(ENVIRONMENT, "understood"),
+        Err(error) => Finding::bad(ENVIRONMENT, error.to_string(), "correct the variable, or unset it"),
+    }
 }
 
 fn config() -> Finding {
@@ -114,6 +124,16 @@ fn port(list: &[Device]) -> Vec<Finding> {
     match ContextOptions::new().link(LinkKind::Udp).open(device) {
         Ok(_) if served => vec![Finding::good(CHECK, "shared by the host service")],
         Ok(_) => vec![Finding::good(CHECK, "free")],
+        // Told by its own check.
+        Err(OpenError::Config(_)) => Vec::new(),
+        Err(error @ OpenError::Capture { .. }) => {
+            let cure = "name another file by RXE_PCAP or RXE_TRACE, or unset it";
+            vec![Finding::bad(ENVIRONMENT, error.to_string(), cure)]
+        }
+        Err(error @ OpenError::Host(HostError::Start(_))) => {
+            let cure = "RXE_SERVICE names the program that is started: rxe, if it is not set";
+            vec![Finding::bad("host service", error.to_string(), cure)]
+        }
         Err(error) => {
             let mut text = error.to_string();
             let holders = holders();
