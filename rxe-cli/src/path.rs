@@ -85,10 +85,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for warning in fabric.warnings() {
         eprintln!("rxe: {warning}");
     }
+    // A GID may be that of an IPv4 address.
+    let dest = args.dest.to_canonical();
     let from = match args.from {
-        Some(from) => from,
-        None => source_for(args.dest)?,
+        Some(from) => from.to_canonical(),
+        None => source_for(dest)?,
     };
+    if from.is_ipv4() != dest.is_ipv4() {
+        return Err(format!("no path from {from} to {dest}: they are of different IP versions").into());
+    }
     let space = match args.space {
         Space::Tcp => PortSpace::Tcp,
         Space::Udp => PortSpace::Udp,
@@ -96,12 +101,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Space::Ipoib => PortSpace::Ipoib,
     };
     let service_id = args.port.map(|port| ServiceId::new(space, port).0).or(args.service_id);
-    let classed = args.port.is_some() && args.dest.is_ipv4();
+    let classed = args.port.is_some() && dest.is_ipv4();
     let (ends, question) = (
-        (from, args.dest),
+        (from, dest),
         PathQuestion {
             from,
-            to: args.dest,
+            to: dest,
             service_id,
             pkey: args.pkey,
             qos_class: args.qos_class.or_else(|| classed.then(|| args.tclass.unwrap_or(0).into())),
@@ -111,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     let found = config.path_between(&question);
     let FoundPath { mut path, packet_life: life } =
-        found.map_err(|why| format!("no path from {from} to {}: {why}", args.dest))?;
+        found.map_err(|why| format!("no path from {from} to {dest}: {why}"))?;
     path.traffic_class = args.tclass.unwrap_or(path.traffic_class);
     if args.json {
         return output::json(&shown(&path, life, service_id, ends));

@@ -74,6 +74,33 @@ fn a_path_is_printed_as_text_and_as_json() {
     );
 }
 
+/// A GID of an IPv4 address is as good as the address, and asks as rdma_cm asks over IPv4: by the QoS class that the TOS says.
+#[test]
+fn the_two_ends_of_a_path_are_of_one_ip_version() {
+    let Some(host) = Host::new() else { return };
+    let policy = "qos-levels\n qos-level\n  name: DEFAULT\n  sl: 0\n end-qos-level\n qos-level\n  name: four\n  sl: 4\n \
+                  end-qos-level\nend-qos-levels\nqos-match-rules\n qos-match-rule\n  qos-class: 8\n  qos-level-name: four\n \
+                  end-qos-match-rule\nend-qos-match-rules\n";
+    let config = files(policy, PARTITIONS, "");
+    let asked = |ends: &str| {
+        let output = host.output(with(&config, &format!("path --port 7174 --tclass 8 {ends}")));
+        good(&output);
+        text(&output.stdout).to_owned()
+    };
+    let by_address = asked("127.0.0.1");
+    assert!(by_address.contains("sl......................0x4"), "{by_address}");
+    for ends in ["::ffff:127.0.0.1", "127.0.0.1 --from ::ffff:127.0.0.1", "::ffff:127.0.0.1 --from 127.0.0.1"]
+    {
+        assert_eq!(asked(ends), by_address, "{ends}");
+    }
+    for (ends, from, to) in
+        [("127.0.0.1 --from ::1", "::1", "127.0.0.1"), ("::1 --from 127.0.0.1", "127.0.0.1", "::1")]
+    {
+        let wanted = format!("no path from {from} to {to}: they are of different IP versions");
+        failed(&host.output(with(&config, &format!("path {ends}"))), &wanted);
+    }
+}
+
 #[test]
 fn a_mistake_names_file_line_and_word() {
     let config = files("qos-ulps\n default : 3\n sdp, port 4 : 1\nend-qos-ulps\n", PARTITIONS, "");
