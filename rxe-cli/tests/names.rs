@@ -175,3 +175,20 @@ fn hosts_that_were_met_are_listed() {
     assert!(printed.lines().any(|text| text.contains(&line)), "{printed}");
     good(&here.output(with(&config, "service stop")));
 }
+
+/// Those that are too many are told, and the others' answers are shown.
+#[test]
+fn more_hosts_than_are_asked_at_a_time() {
+    let Some((here, _there)) = netns::pair(1500) else { return };
+    let host = Host::of(here);
+    let hosts: Vec<String> = (0x100..0x100 + 258).map(|last| format!("fd09::{last:x}")).collect();
+    let output = host.output(rxe(&format!("fabric --probe {}", hosts.join(" "))));
+    good(&output);
+    // The kernel may know a neighbour besides.
+    assert!(
+        text(&output.stderr).ends_with(" hosts are known, of which the first 256 are asked\n"),
+        "{output:?}"
+    );
+    let silent = text(&output.stdout).lines().filter(|line| line.ends_with(", does not answer"));
+    assert_eq!(silent.count(), 256, "{output:?}");
+}

@@ -178,7 +178,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             eprintln!("rxe: {} hosts are known, of which the first {} are asked", asked.len(), probe::MOST);
         }
         answers = probe::ask(&asked)?;
-        if let Some(host) = args.hosts.iter().find(|host| !is_own(host) && !answers.contains_key(host)) {
+        let mut named = asked.iter().take(probe::MOST).filter(|host| args.hosts.contains(host));
+        if let Some(host) = named.find(|host| !answers.contains_key(host)) {
             return Err(format!("{host} was not asked: there is no way to it by a device of rxe").into());
         }
         // The kinds of their packets.
