@@ -102,7 +102,8 @@ fn wait(args: &Args) -> Result<()> {
     let gid = args.local.gid_index(&context, own_ip);
     let mut wire = wire(&tcp)?;
     wire.write(&Answer::Mtu(context.port().active_mtu.bytes()))?;
-    follower::serve(&context, gid, &mut wire)
+    // The leader may not have been there any more to be told.
+    follower::serve(&context, gid, &mut wire)?.map_or(Ok(()), |why| Err(why.into()))
 }
 
 fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {

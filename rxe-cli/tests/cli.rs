@@ -230,6 +230,23 @@ fn perf_says_how_many_queue_pairs_it_uses() {
     }
 }
 
+/// In the middle of a measurement, which the server then has not served to its end.
+#[test]
+fn the_death_of_a_measuring_side_is_told() {
+    let server = Background::start("perf --bind 127.79.4.1");
+    let script = std::env::temp_dir().join(format!("rxe-cli-dies-{}", std::process::id()));
+    std::fs::write(&script, "kill after 100 packets\n").unwrap();
+    let client = common::client_of(|| {
+        let mut command = rxe("perf write lat -n 100000000 --bind 127.79.4.2 127.79.4.1");
+        command.env("RXE_FAULT_SCRIPT", &script);
+        command
+    });
+    assert_eq!(client.status.signal(), Some(9), "{client:?}");
+    // It may notice by what it sends, or by what does not come.
+    failed(&server.finish(), "");
+    std::fs::remove_file(script).unwrap();
+}
+
 /// More round trips than there is memory for their times: it begins, and ends with the other side, which a script kills.
 #[test]
 fn a_long_measurement_begins() {

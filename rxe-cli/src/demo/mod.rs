@@ -65,7 +65,8 @@ pub(crate) fn run_peer(args: &PeerArgs) -> Result<()> {
         Err(error) => return wire.write(&follower::Answer::Failed(error.to_string())),
     };
     wire.write(&follower::Answer::Done)?;
-    follower::serve(&context, 0, &mut wire)
+    // The first process tells of failures.
+    follower::serve(&context, 0, &mut wire).map(drop)
 }
 
 /// The second process, which does not outlive the first.

@@ -13,14 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Works for the leader at the other end of `wire`.
-pub(crate) fn serve(context: &Context, gid: u8, wire: &mut Wire) -> Result<()> {
+/// Works for the leader at the other end of `wire`. Returns why the last request failed, if it did.
+pub(crate) fn serve(context: &Context, gid: u8, wire: &mut Wire) -> Result<Option<String>> {
     let mut follower = Follower { context: context.clone(), gid, side: None, windows: Vec::new() };
+    let mut failure = None;
     while let Some(ask) = wire.read::<Ask>()? {
         let answer = follower.act(ask, wire).unwrap_or_else(|error| Answer::Failed(error.to_string()));
         wire.write(&answer)?;
+        failure = if let Answer::Failed(why) = answer { Some(why) } else { None };
     }
-    Ok(())
+    Ok(failure)
 }
 
 #[derive(Debug)]
