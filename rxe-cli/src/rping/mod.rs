@@ -117,11 +117,15 @@ fn serve(args: &Args) -> Result<()> {
             drop(listener);
             return work(id, peer);
         }
-        thread::spawn(move || {
+        let conversation = move || {
             if let Err(error) = work(id, peer) {
                 eprintln!("rxe: {error}");
             }
-        });
+        };
+        // If that fails, the request is refused, because its id is dropped.
+        if let Err(error) = thread::Builder::new().spawn(conversation) {
+            eprintln!("rxe: no thread for the connection with {peer}: {error}");
+        }
     }
 }
 

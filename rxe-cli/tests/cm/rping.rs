@@ -1,13 +1,16 @@
 //! rping, both roles.
 
 use super::{
-    common::{Background, failed, good, rxe, text},
+    common::{Background, PATIENCE, failed, good, rxe, text},
     netns,
-    stage::{Host, until_it_listens},
+    stage::{Host, scratch, until_it_listens},
 };
 use rxe_cm::{ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
 use rxe_verbs::{Access, Completion, Key, QpInit, QpType, RecvWr, Remote, SendOp, SendWr, WcStatus};
-use std::time::Duration;
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 #[test]
 fn pings_come_back() {
@@ -46,6 +49,40 @@ fn a_persistent_server_has_many_clients() {
     // One that dies leaves the server to others.
     drop(host.start("rping 127.0.0.1 -p 99"));
     good(&host.client("rping 127.0.0.1 -p 99 -n 3 -c"));
+}
+
+/// A user's threads are limited. Who comes when there is none left is refused, and the server goes on.
+#[test]
+fn a_client_too_many_does_not_end_the_server() {
+    if ["prlimit", "setpriv"].iter().any(|tool| Command::new(tool).arg("--version").output().is_err()) {
+        return netns::skip("prlimit and setpriv are not both installed (scripts/install-deps)");
+    }
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (host, peer) = (Host::of(here), Host::of(there));
+    // A user who runs nothing else, and may execute this copy.
+    let (user, program) = (60_000 + std::process::id() % 5000, scratch("limited"));
+    std::fs::copy(env!("CARGO_BIN_EXE_rxe"), &program).unwrap();
+    let mut server = Command::new("prlimit");
+    server.args(["--nproc=12", "setpriv", "--clear-groups", &format!("--reuid={user}")]);
+    server.arg(&program).args(["rping", "--persistent"]);
+    let server = host.run(move || Background::spawn(server));
+    good(&until_it_listens(|| peer.rxe("rping 10.9.0.1 -n 1")));
+    let mut crowd = Vec::new();
+    let refused = loop {
+        crowd.push(peer.start("rping 10.9.0.1"));
+        let output = peer.rxe("rping 10.9.0.1 -n 1");
+        if !output.status.success() || crowd.len() > 40 {
+            break output;
+        }
+    };
+    failed(&refused, "said no (consumer reject, 28)");
+    drop(crowd);
+    let start = Instant::now();
+    while !peer.rxe("rping 10.9.0.1 -n 1").status.success() {
+        assert!(start.elapsed() < PATIENCE, "nobody is served any more");
+    }
+    drop(server);
+    std::fs::remove_file(program).unwrap();
 }
 
 /// Processes that share an interface by frames: each takes those of its share of the port, and connection requests find their
