@@ -259,8 +259,8 @@ pub(crate) fn next_completion(
     let Some(wc) = next else {
         let seconds = PATIENCE.as_secs();
         return Err(format!(
-            "nothing came from the peer for {seconds} s: is it still running, does UDP port 4791 reach both sides, and \
-             have both the same --size and --mtu?{}",
+            "nothing came from the peer for {seconds} s: is it still running, does UDP port 4791 reach both sides, have \
+             both as many --iters, and have both the same --size and --mtu?{}",
             network_says(context)
         )
         .into());

@@ -176,6 +176,14 @@ fn pingpong_of_every_service() {
     }
 }
 
+/// Who has fewer is done, and the other waits for more.
+#[test]
+fn different_numbers_of_messages_are_told() {
+    let server = Background::start("pingpong rc -n 20 --bind 127.74.1.1");
+    good(&client("pingpong rc -n 10 --bind 127.74.1.2 127.74.1.1"));
+    failed(&server.finish(), "have both as many --iters");
+}
+
 #[test]
 fn different_sizes_are_told() {
     let server = Background::start("pingpong rc -s 100 --bind 127.74.0.1");
