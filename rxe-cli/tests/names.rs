@@ -9,6 +9,10 @@ mod netns;
 mod stage;
 
 use common::{PATIENCE, failed, good, rxe, text};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 use stage::{Host, scratch};
 use std::{fs, path::Path, process::Command, thread, time::Duration, time::Instant};
@@ -174,6 +178,30 @@ fn hosts_that_were_met_are_listed() {
     let printed = shown(&here, with(&config, "fabric"));
     assert!(printed.lines().any(|text| text.contains(&line)), "{printed}");
     good(&here.output(with(&config, "service stop")));
+}
+
+/// A service that is stopped cannot be asked why it does not answer.
+#[test]
+fn a_service_that_does_not_answer_is_told() {
+    let Some(host) = Host::new() else { return };
+    let service = host.watched(with(Path::new(common::LASTING), "service run"), "");
+    let start = Instant::now();
+    let status = loop {
+        let output = host.output(rxe("service status --json"));
+        if output.status.success() {
+            break serde_json::from_slice::<Value>(&output.stdout).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE, "{output:?}");
+    };
+    let process = Pid::from_raw(status["pid"].as_i64().unwrap() as i32);
+    kill(process, Signal::SIGSTOP).unwrap();
+    failed(
+        &host.output(rxe("service status")),
+        "`ss -xlp src @rxe/4791` shows its process, which may be stopped",
+    );
+    kill(process, Signal::SIGCONT).unwrap();
+    good(&host.output(rxe("service status")));
+    drop(service);
 }
 
 /// Those that are too many are told, and the others' answers are shown.

@@ -60,7 +60,9 @@ pub enum HostError {
         ours: u32,
     },
     /// It does not answer.
-    #[error("the rxe host service does not answer; `rxe service status` tells more")]
+    #[error(
+        "the rxe host service does not answer; `ss -xlp src @rxe/4791` shows its process, which may be stopped"
+    )]
     Silent,
     /// It cannot be started.
     #[error("cannot start the rxe host service: {0}")]
