@@ -74,6 +74,10 @@ fn wrong_places_are_told() {
     failed(&rxe("perf read lat --bind 127.70.0.5 127.70.0.6").output().unwrap(), "is the other side started");
     failed(&rxe("pingpong rc --bind 127.70.0.7 not.a.name.invalid").output().unwrap(), "is the name right?");
     failed(&rxe("demo --pcap /nowhere/file").output().unwrap(), "--pcap");
+    failed(
+        &rxe("demo --pcap /dev/full").output().unwrap(),
+        "/dev/full is not complete: No space left on device",
+    );
 }
 
 /// `--bind` is for both connections.

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::PcapNgBlock;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use pcap_file::{DataLink, PcapError};
 use rxe_core::wire::Encapsulation;
 
 use idents::Idents;
@@ -142,7 +142,8 @@ impl Capture {
     /// # Errors
     /// The writer fails.
     pub fn new(writer: Box<dyn Write + Send>, name: &str) -> io::Result<Self> {
-        let writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
+        let writer =
+            PcapNgWriter::new(BufWriter::new(writer)).map_err(|error| io::Error::other(why(error)))?;
         let (frame, kinds) = (Vec::with_capacity(9216), Vec::new());
         let shared = Shared { writer, name: name.to_owned(), kinds, frame, written: 0, failed: None };
         Ok(Self { shared: Arc::new(Mutex::new(shared)), generation: generation() })
@@ -207,6 +208,14 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Why something was not written, in the words of the system. The library would say that bytes could not be read.
+fn why(error: PcapError) -> String {
+    match error {
+        PcapError::IoError(source) => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
 impl Shared {
     fn flush(&mut self) -> io::Result<()> {
         if self.kinds.is_empty() && self.failed.is_none() {
@@ -244,7 +253,7 @@ impl Shared {
             data: Cow::Borrowed(packet),
             options: vec![EnhancedPacketOption::Flags(direction)],
         };
-        self.writer.write_block(&block.into_block()).map(drop).map_err(|error| error.to_string())
+        self.writer.write_block(&block.into_block()).map(drop).map_err(why)
     }
 
     /// The number of the interface entry for packets of this link type. Most readers accept only one link type in a file, so an
@@ -262,7 +271,7 @@ impl Shared {
                 InterfaceDescriptionOption::IfTsResol(9),
             ],
         };
-        self.writer.write_block(&interface.into_block()).map_err(|error| error.to_string())?;
+        self.writer.write_block(&interface.into_block()).map_err(why)?;
         self.kinds.push(kind);
         Ok(self.kinds.len() as u32 - 1)
     }
