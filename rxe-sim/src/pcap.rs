@@ -11,7 +11,7 @@ use std::{
     cell::RefCell,
     fmt,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::Path,
     rc::Rc,
     time::Duration,
@@ -23,7 +23,7 @@ const AROUND: usize = 42;
 struct Sink {
     /// `None` once it is finished.
     writer: Option<PcapWriter<BufWriter<File>>>,
-    error: Option<PcapError>,
+    error: Option<io::Error>,
 }
 
 /// A capture file. Clones write to the same file.
@@ -41,14 +41,13 @@ impl Tap {
     ///
     /// # Errors
     /// The file system's error.
-    pub fn create(path: &Path) -> Result<Self, PcapError> {
+    pub fn create(path: &Path) -> io::Result<Self> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             ts_resolution: TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        let writer =
-            PcapWriter::with_header(BufWriter::new(File::create(path).map_err(PcapError::IoError)?), header)?;
+        let writer = PcapWriter::with_header(BufWriter::new(File::create(path)?), header).map_err(cause)?;
         Ok(Self(Rc::new(RefCell::new(Sink { writer: Some(writer), error: None }))))
     }
 
@@ -57,7 +56,8 @@ impl Tap {
         let at = Duration::from_nanos(now / NANO);
         let sink = &mut *self.0.borrow_mut();
         if let Some(writer) = sink.writer.as_mut().filter(|_| sink.error.is_none()) {
-            sink.error = writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).err();
+            sink.error =
+                writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).err().map(cause);
         }
     }
 
@@ -65,13 +65,21 @@ impl Tap {
     ///
     /// # Errors
     /// The first error of any write to the file.
-    pub fn finish(&self) -> Result<(), PcapError> {
+    pub fn finish(&self) -> io::Result<()> {
         let sink = &mut *self.0.borrow_mut();
         let flushed = sink.writer.take().map_or(Ok(()), |writer| writer.into_writer().flush());
         match sink.error.take() {
             Some(error) => Err(error),
-            None => flushed.map_err(PcapError::IoError),
+            None => flushed,
         }
+    }
+}
+
+/// The system's error; the library's own text for it is that bytes could not be read.
+fn cause(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(source) => source,
+        other => io::Error::other(other),
     }
 }
 

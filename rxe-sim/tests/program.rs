@@ -56,6 +56,18 @@ fn tables_that_do_not_fit_on_the_disk_are_an_error() {
     }
 }
 
+#[test]
+fn a_capture_that_cannot_be_written_is_told_in_the_words_of_the_system() {
+    let folder = folder("capture");
+    for (file, why) in
+        [("/nowhere/file", "No such file or directory"), ("/dev/full", "No space left on device")]
+    {
+        let output = sim(&folder, &format!("scenario.toml --pcap h0-s0={file}")).output().expect("rxe-sim");
+        failed(&output, &format!("{file}: {why}"));
+    }
+    fs::remove_dir_all(folder).expect("removed");
+}
+
 /// `rxe sim x.toml | head -1`
 #[test]
 fn a_reader_that_goes_ends_the_program() {
