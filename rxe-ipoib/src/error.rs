@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The partition is not one of the port's.
     #[error(
-        "P_Key {wanted:#06x} is not in the table of {device} ({table}); partitions.conf or [host] pkeys in rxe.toml say what is"
+        "P_Key {wanted:#06x} is not in the table of {device} ({table}); partitions.conf, or `pkeys` in rxe.toml, says what is"
     )]
     Pkey {
         /// The value that was asked for.
@@ -109,5 +109,26 @@ impl Error {
     /// For `map_err`.
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { action, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rxe_verbs::host::HostConfig;
+
+    /// The configuration has what the advice names, at that place.
+    #[test]
+    fn partitions_are_where_the_error_says() {
+        let error = Error::Pkey { wanted: 0x8055, device: "rxe0".to_owned(), table: "0xffff".to_owned() };
+        assert!(
+            error.to_string().ends_with("partitions.conf, or `pkeys` in rxe.toml, says what is"),
+            "{error}"
+        );
+        let file = std::env::temp_dir().join(format!("rxe-ipoib-pkeys-{}.toml", std::process::id()));
+        std::fs::write(&file, "pkeys = [0xffff, 0x8055]\n").expect("a file");
+        let config = HostConfig::read(&file).expect("a configuration");
+        assert_eq!(config.pkeys_of("eth0"), [0xffff, 0x8055]);
+        std::fs::remove_file(file).expect("removed");
     }
 }
