@@ -12,7 +12,7 @@ use rxe_sim::{
 use std::{
     error::Error,
     fs::{self, File},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
     process::{self, ExitCode},
     time::{Duration, Instant},
@@ -142,7 +142,12 @@ fn play(args: &Play) -> Outcome {
     if let Some(out) = &args.out {
         write_all(out, &world, &report).map_err(|error| format!("{}: {error}", out.display()))?;
     }
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.text() };
+    let text = match args.json {
+        // On several lines for people, on one for programs.
+        true if io::stdout().is_terminal() => serde_json::to_string_pretty(&report)? + "\n",
+        true => serde_json::to_string(&report)? + "\n",
+        false => report.text(),
+    };
     put(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -56,6 +56,16 @@ fn tables_that_do_not_fit_on_the_disk_are_an_error() {
     }
 }
 
+/// As by the other commands of rxe.
+#[test]
+fn programs_get_json_on_one_line() {
+    let folder = folder("json");
+    let output = sim(&folder, "scenario.toml --json").output().expect("rxe-sim");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with('{') && said.lines().count() == 1, "{said}");
+    fs::remove_dir_all(folder).expect("removed");
+}
+
 #[test]
 fn a_capture_that_cannot_be_written_is_told_in_the_words_of_the_system() {
     let folder = folder("capture");

@@ -119,7 +119,14 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         fs::write(&path, text).map_err(|error| named(&path, &error))?;
     }
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        // On several lines for people, on one for programs.
+        let is_read_by_people = std::io::stdout().is_terminal();
+        let text = if is_read_by_people {
+            serde_json::to_string_pretty(&report)?
+        } else {
+            serde_json::to_string(&report)?
+        };
+        println!("{text}");
     } else {
         for Outcome { job, verdict, why, .. } in
             report.jobs.iter().filter(|outcome| outcome.verdict != Verdict::Pass)

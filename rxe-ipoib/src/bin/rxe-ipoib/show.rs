@@ -2,7 +2,10 @@
 
 use super::Result;
 use rxe_ipoib::{Error, Report, control};
-use std::{fmt::Write as _, io::Write as _};
+use std::{
+    fmt::Write as _,
+    io::{IsTerminal, Write as _},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,8 +33,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let text = match (args.json, &args.name) {
-        (true, Some(_)) => serde_json::to_string_pretty(&reports[0])? + "\n",
-        (true, None) => serde_json::to_string_pretty(&reports)? + "\n",
+        (true, Some(_)) => json(&reports[0])?,
+        (true, None) => json(&reports)?,
         (false, _) => reports.iter().map(describe).collect(),
     };
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -39,6 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         done => Ok(done?),
     }
+}
+
+/// On several lines for people, on one for programs.
+fn json(value: &impl serde::Serialize) -> Result<String> {
+    let is_read_by_people = std::io::stdout().is_terminal();
+    let text =
+        if is_read_by_people { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
+    Ok(text + "\n")
 }
 
 fn describe(report: &Report) -> String {
