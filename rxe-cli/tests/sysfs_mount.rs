@@ -65,6 +65,35 @@ fn programs_without_our_libraries_see_the_devices() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// Another `rxe run` around it, or `rxe env` in the shell: its hooks are not in the way, and its devices are not shown.
+#[test]
+fn a_run_within_a_run_mounts_its_own_view() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.ip("link add seen type veth peer name other");
+    for (number, interface) in ["seen", "other"].into_iter().enumerate() {
+        namespace.ip(&format!("addr add 10.47.{number}.1/24 dev {interface}"));
+    }
+    let dir = dropin("nested");
+    let hooks = Path::new(env!("CARGO_BIN_EXE_rxe")).with_file_name("librxe_sysfs.so");
+    if !hooks.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        good(&build.args(["build", "--quiet", "-p", "rxe-sysfs"]).output().unwrap());
+    }
+    std::fs::copy(hooks, dir.join("librxe_sysfs.so")).unwrap();
+    let mut command = with(&dir, "run --device other --");
+    command.arg(env!("CARGO_BIN_EXE_rxe"));
+    command.args("run --device seen --sysfs=mount -- sh -c".split(' '));
+    command.arg("ls -d /sys/class/infiniband/*/device/net/*");
+    let output = namespace.run(move || command.output().unwrap());
+    if text(&output.stderr).contains("needs a mount namespace") {
+        return netns::skip(text(&output.stderr));
+    }
+    good(&output);
+    let shown = text(&output.stdout);
+    assert!(shown.trim().ends_with("/device/net/seen") && shown.lines().count() == 1, "{output:?}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 /// However long the service takes to come up: programs in there find it, and it is not in there.
 #[test]
 fn the_service_stays_outside() {

@@ -163,7 +163,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         connection = service_outside()?;
         mount::enter(&view)?;
     }
-    let source = Command::new(program).args(arguments).envs(variables).exec();
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables);
+    if args.wishes.sysfs == Sysfs::Mount {
+        // The hooks of a run around this one would show its devices.
+        command.env_remove("RXE_SYSFS");
+    }
+    let source = command.exec();
     drop(connection);
     Err(NotRun::new(program.clone(), source).into())
 }

@@ -13,7 +13,7 @@ use std::{
     io,
     os::fd::AsRawFd,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 const CLASS: &str = "/sys/class";
@@ -51,16 +51,19 @@ fn cover(view: &Path) -> io::Result<()> {
     let names = fs::read_dir(CLASS)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     put("rxe", CLASS, "tmpfs", plain, "mode=755,size=1m")?;
-    let old = format!("/proc/self/fd/{}", old.as_raw_fd());
+    // By descriptors, because under a run with hooks the paths themselves lead to the view of that run.
+    let new = File::open(CLASS)?;
+    let [old, class] =
+        [&old, &new].map(|folder| PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())));
     for name in names.iter().filter(|name| !OURS.iter().any(|ours| name == ours)) {
-        let (from, to) = (Path::new(&old).join(name), Path::new(CLASS).join(name));
+        let (from, to) = (old.join(name), class.join(name));
         if from.is_dir() {
             fs::create_dir(&to)?;
             mount(Some(&from), &to, None::<&str>, bind, None::<&str>).map_err(io::Error::from)?;
         }
     }
     for name in OURS {
-        let to = Path::new(CLASS).join(name);
+        let to = class.join(name);
         fs::create_dir(&to)?;
         mount(Some(&view.join(name)), &to, None::<&str>, bind, None::<&str>).map_err(io::Error::from)?;
     }
