@@ -31,6 +31,8 @@ pub(crate) struct Queue {
     readable: Counter,
     /// The channel was dropped. Ids may outlive it.
     closed: AtomicBool,
+    /// See [`EventChannel::after_accept`].
+    after_accept: bool,
     /// Generation of the process that made it ([`rxe_verbs::forks`]). A forked child shares the counter with its parent, and must not
     /// change it.
     process: u32,
@@ -42,12 +44,27 @@ impl EventChannel {
     /// # Errors
     /// [`CmError::System`] if the system has no descriptor left.
     pub fn new() -> Result<Self, CmError> {
+        Self::make(false)
+    }
+
+    /// Creates a channel in which the id of a request has no events before the program accepts it, as with the kernel (`ucma_event_handler`,
+    /// observed with Linux 6.1). A C program finds the listener's context in it until then, and would take an event for the
+    /// listener's. If the peer has given up, accepting fails.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn after_accept() -> Result<Self, CmError> {
+        Self::make(true)
+    }
+
+    fn make(after_accept: bool) -> Result<Self, CmError> {
         let readable = Counter::new()
             .map_err(|error| CmError::System { action: "make an event counter", source: error.into() })?;
         Ok(Self(Arc::new(Handle(Arc::new(Queue {
             events: Mutex::default(),
             readable,
             closed: AtomicBool::new(false),
+            after_accept,
             process: rxe_verbs::forks(),
         })))))
     }
@@ -127,6 +144,10 @@ impl Queue {
         events.push_back(event);
         // Each event is an edge for a program that waits for edges (`epoll(7)`, EPOLLET), as with the kernel's channels.
         self.readable.raise();
+    }
+
+    pub(crate) const fn is_after_accept(&self) -> bool {
+        self.after_accept
     }
 
     /// Events that wait.

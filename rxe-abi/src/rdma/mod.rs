@@ -40,7 +40,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     fn new() -> Result<*mut Self> {
-        let channel = rxe_cm::EventChannel::new()?;
+        let channel = rxe_cm::EventChannel::after_accept()?;
         let fd = blocking(channel.as_fd())?;
         Ok(Box::into_raw(Box::new(Self { c: c::rdma::EventChannel { fd }, channel })))
     }

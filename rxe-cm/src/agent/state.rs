@@ -77,7 +77,7 @@ pub(crate) struct Id {
     pub(crate) had_service: bool,
     pub(crate) qkey: Option<Qkey>,
     pub(crate) exchange: Exchange,
-    /// Whether it was made by a request that the program has not accepted. It has no events then.
+    /// Whether it was made by a request that the program has not accepted.
     pub(crate) unaccepted: bool,
     /// Its port, and the host service's token for it.
     pub(crate) claim: Option<(ServiceId, Option<u32>)>,
@@ -243,10 +243,12 @@ impl State {
 }
 
 impl Turn<'_> {
-    /// Puts an event of an id into its channel. An id of a request has none before the program accepts, as with the kernel (`ucma_event_handler`,
-    /// observed with Linux 6.1): C programs find the listener's context in it until then, and would take the event for the listener's.
+    /// Puts an event of an id into its channel.
     pub(crate) fn emit(&mut self, id: usize, kind: EventKind, private_data: &[u8]) {
-        let Some(entry) = self.state.ids.get(id).filter(|entry| !entry.unaccepted) else { return };
+        let Some(entry) = self.state.ids.get(id) else { return };
+        if entry.unaccepted && entry.queue.is_after_accept() {
+            return;
+        }
         let Some(handle) = entry.handle.upgrade() else { return };
         let private_data = private_data.into();
         entry.queue.push(CmEvent { id: CmId::from(handle), listener: None, kind, private_data, place: None });

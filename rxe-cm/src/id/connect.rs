@@ -79,8 +79,7 @@ impl CmId {
     }
 
     /// Accepts a request (rdma_accept). A connection's queue pair is ready to receive from now on. The connection is established when
-    /// [`Established`](crate::EventKind::Established) arrives. The id of a request has no events before it is accepted, even if the peer gives
-    /// up.
+    /// [`Established`](crate::EventKind::Established) arrives.
     ///
     /// # Errors
     /// [`CmError::State`] if there is no request, or its peer has given up; [`CmError::NoQueuePair`], [`CmError::PrivateData`],
