@@ -96,7 +96,7 @@ impl Local {
         prepare(stream)
     }
 
-    /// Makes the TCP connection to the peer, from our own address if one was named. For a moment it tries again where nobody listens,
+    /// Makes the TCP connection to the peer, from our own address if one was named and the peer has one of the same IP version. For a moment it tries again where nobody listens,
     /// because the other side may have been started just now.
     pub(crate) fn connect(&self, host: &str, port: u16) -> Result<TcpStream> {
         let unreachable = |error: &dyn std::fmt::Display| {
@@ -108,10 +108,9 @@ impl Local {
         let addresses = (host, port)
             .to_socket_addrs()
             .map_err(|error| format!("cannot find the address of {host}: {error}; is the name right?"))?;
+        // Queue pairs of one version may be told of by a connection of the other.
+        let own = own.filter(|own| addresses.clone().any(|to| own.is_ipv4() == to.is_ipv4()));
         let fits = |to: &SocketAddr| own.is_none_or(|own| own.is_ipv4() == to.is_ipv4());
-        if let (Some(own), None) = (own, addresses.clone().find(fits)) {
-            return Err(format!("{host} has no address of the same IP version as {}", own.ip()).into());
-        }
         let mut last: io::Error = io::ErrorKind::NotFound.into();
         for tries in (0..TRIES).rev() {
             for address in addresses.clone().filter(fits) {

@@ -91,8 +91,10 @@ fn the_tcp_connection_leaves_from_the_named_address() {
         let (_, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), "127.76.1.1", "{arguments}");
     }
-    let output = rxe("pingpong rc --bind 127.76.1.1 ::1").output().unwrap();
-    failed(&output, "::1 has no address of the same IP version as 127.76.1.1");
+    // The queue pairs alone use it if the peer is named by the other IP version.
+    let listener = TcpListener::bind(("::1", 18_515)).unwrap();
+    let _client = Background::start("pingpong rc --bind 127.76.1.1 ::1");
+    assert!(listener.accept().is_ok());
 }
 
 /// A peer that tells where it is, and then is not there.
