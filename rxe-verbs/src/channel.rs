@@ -307,13 +307,16 @@ impl CompChannel {
         self.look_out(event, reach)
     }
 
-    /// Takes turns until the sockets are empty, for a program that arrivals have woken. In the middle of a message it looks for the next
-    /// packets a moment longer, because they come sooner than the program could sleep and be woken. `event` is one that was found before.
+    /// Takes turns until the sockets are empty, for a program that arrivals have woken. If it has received the middle of a message, it looks
+    /// for the next packets a moment longer, because they come sooner than the program could sleep and be woken. `event` is one that
+    /// was found before.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         let stack = &self.0.stack;
         stack.lookout.promise.kept();
         let looker = Looker::new(&self.0);
         let mut again = true;
+        // Only of what this call has received: what an earlier one has left in the middle may never go on.
+        let mut amid = false;
         let mut look = stack.wait.look();
         for turn in 0..MOST_TURNS {
             // The first turn sends what earlier calls have left. Acknowledgements of what arrives now may wait for the answers.
@@ -327,10 +330,11 @@ impl CompChannel {
             again = received || moved.owes;
             let has_events = event.is_some() || stack.lookout.is_on_the_way();
             if received {
+                amid = moved.amid;
                 if event.is_some() && turn >= FEW_TURNS {
                     break;
                 }
-            } else if has_events || !moved.amid || !look.goes_on(|_| false) {
+            } else if has_events || !amid || !look.goes_on(|_| false) {
                 break;
             }
             look.looked(received);

@@ -3,7 +3,8 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    AsyncEvent, Completion, Context, ContextOptions, Mtu, Polling, QpType, Qpn, Remote, SendOp, SendWr,
+    AsyncEvent, Completion, Context, ContextOptions, Mtu, Polling, QpInit, QpType, Qpn, Remote, SendOp,
+    SendWr,
     net::{Capabilities, Ident, InprocLink, InprocNet, Link, Path, RecvBatch, SendError, Transmit},
 };
 use std::{
@@ -17,7 +18,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use verbs_common::{End, QKEY, Two, connected, datagram_end, pattern};
+use verbs_common::{End, PATIENCE, QKEY, Two, connect, connected, datagram_end, pattern};
 
 /// What a link that consists of another one leaves to that.
 macro_rules! as_of {
@@ -227,7 +228,7 @@ fn a_path_that_is_too_narrow_is_told() {
     let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M4096);
     let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
     a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 5000)])).unwrap();
-    let event = two.a.get_async_event(Some(verbs_common::PATIENCE)).unwrap();
+    let event = two.a.get_async_event(Some(PATIENCE)).unwrap();
     assert_eq!(event, AsyncEvent::PathMtuExceeded(addresses[1]));
     let report = two.a.link_report();
     assert!(report.too_long > 0 && report.too_long_for == [addresses[1]], "{report:?}");
@@ -299,7 +300,7 @@ impl Drop for Open<'_> {
 fn comes(what: &str, has_come: impl Fn() -> bool) {
     let start = Instant::now();
     while !has_come() {
-        assert!(start.elapsed() < verbs_common::PATIENCE, "{what}: not in time");
+        assert!(start.elapsed() < PATIENCE, "{what}: not in time");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -392,6 +393,62 @@ fn a_turn_that_was_just_full_leaves_nothing_to_do() {
     thread::sleep(Duration::from_millis(200));
     let looked = looks.load(Ordering::Relaxed) - before;
     assert!(looked < 20, "{looked} looks in 200 ms");
+}
+
+/// A link inside the process that loses the last packet of each batch of several.
+struct Cut(InprocLink);
+
+impl Link for Cut {
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        self.0.path(dst, ifindex)
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        let before = (bytes.len() - 1) / batch.segment_size * batch.segment_size;
+        self.0.send(batch, if before > 0 { &bytes[..before] } else { bytes })
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.0.recv(into)
+    }
+
+    as_of!(0);
+}
+
+/// A program that packets wake looks on in the middle of a message. A call that receives nothing does not, even if the end of a message is
+/// missing.
+#[test]
+fn who_has_received_a_part_looks_on_and_others_do_not() {
+    const VAIN: u64 = 200;
+    let (net, looks) = (InprocNet::new(), Arc::<AtomicU64>::default());
+    let [near, far] = ["10.0.0.1", "10.0.0.2"].map(|address| [address.parse().unwrap()]);
+    let near = ContextOptions::new().open_link(Cut(net.attach(&near, 1).unwrap()), &near).unwrap();
+    let link =
+        Counted { inner: net.attach(&far, 1).unwrap(), looks: Arc::clone(&looks), sent: Arc::default() };
+    let two = Two::of("cut", near, ContextOptions::new().ticks(false).open_link(link, &far).unwrap());
+    let (a, mut b) = (End::new(&two.a, QpType::Uc, 4096), End::new(&two.b, QpType::Uc, 4096));
+    let channel = two.b.create_comp_channel().unwrap();
+    b.cq = two.b.create_cq(64, Some(&channel)).unwrap();
+    b.qp = b.pd.create_qp(&QpInit::new(QpType::Uc, &b.cq)).unwrap();
+    connect(&a.qp, &b.qp, Mtu::M1024);
+    // How often calls look that find no event.
+    let asked = |calls| {
+        let before = looks.load(Ordering::Relaxed);
+        (0..calls).for_each(|_| assert!(channel.try_get_event().is_none()));
+        looks.load(Ordering::Relaxed) - before
+    };
+    asked(16);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    let (start, mut most) = (Instant::now(), 0);
+    // A call with packets looks twice at least. Where other programs want the processor, none looks on for a while.
+    while most <= 3 {
+        assert!(start.elapsed() < PATIENCE, "no call looked on");
+        a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 4096)])).unwrap();
+        a.good();
+        most = asked(1);
+    }
+    let vain = asked(VAIN);
+    assert!(vain < 2 * VAIN, "{vain} looks by {VAIN} calls");
 }
 
 /// Two acknowledgements are owed: one waits in the link, and the other one, which is overdue, behind it.
