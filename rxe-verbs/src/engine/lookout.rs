@@ -365,38 +365,21 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ContextOptions, net::InprocNet};
-    use nix::{
-        sys::{
-            resource::{Resource, getrlimit, setrlimit},
-            wait::{WaitStatus, waitpid},
-        },
-        unistd::{ForkResult, fork},
-    };
+    use crate::{ContextOptions, net::InprocNet, sys::child::in_child};
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
     /// Fewer descriptors than a channel takes are left.
     #[test]
     fn a_channel_that_was_not_made_is_no_candidate() {
         let context = ContextOptions::new().open_inproc(&InprocNet::new(), &[[10, 0, 0, 1].into()]).unwrap();
         let stack = &context.0.stack;
-        let try_often = || {
+        in_child(|| {
             let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
             let lowest = (0..).find(|fd| !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap()).unwrap();
             setrlimit(Resource::RLIMIT_NOFILE, lowest + 1, hard).unwrap();
             let failed = (0..=CANDIDATES).all(|_| Descriptor::new(stack).is_err());
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
             failed && Descriptor::new(stack).unwrap().set.is_some()
-        };
-        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                let good = try_often();
-                // SAFETY: ends the process without the harness's handlers.
-                unsafe { libc::_exit(i32::from(!good)) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            }
-        }
+        });
     }
 }

@@ -194,20 +194,15 @@ impl AsFd for Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::child::in_child;
     use core::sync::atomic::{AtomicU32, Ordering};
-    use nix::{
-        sys::{
-            resource::{Resource, getrlimit, setrlimit},
-            wait::{WaitStatus, waitpid},
-        },
-        unistd::{ForkResult, fork},
-    };
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::thread;
 
     /// The system announces a change once. No descriptor is left then, and some are a little later.
     #[test]
     fn a_change_is_told_when_descriptors_are_left_again() {
-        let tells = || {
+        in_child(|| {
             let network = Network::new(None).unwrap();
             let watch = network.watch().unwrap();
             let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -216,18 +211,7 @@ mod tests {
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
             let again = poll::wait(&[network.as_fd()], Some(Duration::from_secs(20))).unwrap() != 0;
             !too_early && again && network.look_closely() && watch.take()
-        };
-        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                let good = tells();
-                // SAFETY: ends the process without the harness's handlers.
-                unsafe { libc::_exit(i32::from(!good)) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            }
-        }
+        });
     }
 
     /// Two threads come here as often, and go on at the same moment.

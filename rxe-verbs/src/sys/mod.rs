@@ -5,6 +5,8 @@
 
 pub(crate) mod ahead;
 pub(crate) mod alarm;
+#[cfg(test)]
+pub(crate) mod child;
 pub(crate) mod control;
 pub(crate) mod descriptor;
 pub(crate) mod fork;

@@ -76,10 +76,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{
-        sys::wait::{WaitStatus, waitpid},
-        unistd::{ForkResult, alarm, fork},
-    };
+    use crate::sys::child::in_child;
 
     #[test]
     fn a_child_has_a_value_of_its_own_though_the_parents_was_held_at_the_fork() {
@@ -87,20 +84,12 @@ mod tests {
         let mut held = NAMES.lock();
         held.push(1);
         assert!(NAMES.try_lock().is_none());
-        // SAFETY: the child takes no lock but the one that is tried, and ends without the harness.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                alarm::set(20);
-                let is_new = NAMES.lock().is_empty();
-                NAMES.lock().push(2);
-                let stays = NAMES.try_lock().is_some_and(|own| *own == [2]);
-                // SAFETY: ends the process without the test harness's handlers.
-                unsafe { libc::_exit(i32::from(!(is_new && stays))) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            }
-        }
+        in_child(|| {
+            let is_new = NAMES.lock().is_empty();
+            NAMES.lock().push(2);
+            let stays = NAMES.try_lock().is_some_and(|own| *own == [2]);
+            is_new && stays
+        });
         assert_eq!(*held, [1]);
         drop(held);
         assert_eq!(*NAMES.lock(), [1]);

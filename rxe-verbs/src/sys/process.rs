@@ -232,11 +232,7 @@ fn close_above_standard_error() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{
-        libc,
-        sys::wait::{WaitStatus, waitpid},
-        unistd::{ForkResult, fork},
-    };
+    use crate::sys::child::in_child;
     use std::{sync::mpsc, thread};
 
     #[test]
@@ -262,16 +258,6 @@ mod tests {
     fn a_forked_child_s_thread_has_a_number_of_its_own() {
         assert_eq!(this_thread(), gettid().as_raw());
         assert_eq!(this_thread(), gettid().as_raw(), "asked for once");
-        // SAFETY: the child asks for two numbers and ends; it takes no lock and allocates nothing.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                let is_own = this_thread() == gettid().as_raw();
-                // SAFETY: nothing of the parent's is to be run at the end of the child.
-                unsafe { libc::_exit(i32::from(!is_own)) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
-            }
-        }
+        in_child(|| this_thread() == gettid().as_raw());
     }
 }

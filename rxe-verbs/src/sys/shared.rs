@@ -153,30 +153,17 @@ pub(crate) fn address_of_words([high, low]: [u64; 2]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{
-        sys::{
-            resource::setrlimit,
-            wait::{WaitStatus, waitpid},
-        },
-        unistd::{ForkResult, fork},
-    };
+    use crate::sys::child::in_child;
+    use nix::sys::resource::setrlimit;
 
     /// `ulimit -f`: the system would end the program, which may be anybody's, by SIGXFSZ.
     #[test]
     fn beyond_the_limit_of_file_sizes_is_an_error() {
-        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096).unwrap();
-                let small = SharedFile::new("small", 4096).is_ok();
-                let large = SharedFile::new("large", 8192).unwrap_err();
-                let good = small && large.kind() == io::ErrorKind::FileTooLarge;
-                // SAFETY: ends the process without the harness's handlers.
-                unsafe { libc::_exit(i32::from(!good)) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            }
-        }
+        in_child(|| {
+            setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096).unwrap();
+            let small = SharedFile::new("small", 4096).is_ok();
+            let large = SharedFile::new("large", 8192).unwrap_err();
+            small && large.kind() == io::ErrorKind::FileTooLarge
+        });
     }
 }

@@ -381,33 +381,12 @@ pub(crate) fn in_sight(fd: OwnedFd) -> OwnedFd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{
-        sys::{
-            resource::{Resource, getrlimit, setrlimit},
-            wait::{WaitStatus, waitpid},
-        },
-        unistd::{ForkResult, fork},
-    };
+    use crate::sys::child::in_child;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::process::Command;
 
     fn open_descriptors() -> usize {
         fs::read_dir("/proc/self/fd").unwrap().count()
-    }
-
-    /// Runs `work` in a forked child, and checks that it returns true. The child has no other thread, and does not return into the
-    /// test harness.
-    fn in_child(work: impl FnOnce() -> bool) {
-        // SAFETY: the child allocates (glibc sees to that) and takes no lock of another thread.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                let good = work();
-                // SAFETY: ends the process without the harness's handlers.
-                unsafe { libc::_exit(i32::from(!good)) }
-            }
-            ForkResult::Parent { child } => {
-                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            }
-        }
     }
 
     /// The kernel's table of descriptors grows with the highest number, and never shrinks.
